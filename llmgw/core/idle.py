@@ -1,0 +1,76 @@
+"""When an on-demand model is wanted, busy or idle (A22-A24, A63).
+
+Busy is in flight, waiting or loading; the idle clock starts at the last byte. A gateway that fell silent makes its replicas
+busy until it is known to be gone: silence is no proof that nobody is being served. May not stop anything.
+"""
+
+from __future__ import annotations
+
+from llmgw.core.types.catalog import Model
+from llmgw.core.types.messages import STARTING
+from llmgw.core.types.plan import Replica
+from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, GatewayView, State
+
+
+def waiting(state: State, model: str) -> int:
+    """Requests that wait for the model in all gateways."""
+    return sum(g.demand.waiting.get(model, 0) for g in state.gateways.values())
+
+
+def in_flight(state: State, replica: str) -> int:
+    return sum(g.demand.in_flight.get(replica, 0) for g in state.gateways.values())
+
+
+def silent(gateway: GatewayView, now: float) -> bool:
+    """Not heard for a while, and not yet long enough to be out of the count."""
+    return GATEWAY_SILENT_S <= now - gateway.heard_s < GATEWAY_GONE_S
+
+
+def may_serve(state: State, replica: Replica, now: float) -> str:
+    """Why the replica may be serving somebody right now, or ""."""
+    served = in_flight(state, replica.replica)
+    if served:
+        return f"{served} in flight"
+    for name, gateway in sorted(state.gateways.items()):
+        if silent(gateway, now):
+            return f"gateway {name[:8]} is silent since {now - gateway.heard_s:.0f} s"
+    if not state.gateways and now - state.started_s < GATEWAY_GONE_S:
+        return "no gateway has said yet what it serves"
+    return ""
+
+
+def busy(state: State, replica: Replica, now: float) -> str:
+    """Why the replica may not go to sleep, or ""."""
+    waiters = waiting(state, replica.model)
+    if waiters:
+        return f"{waiters} waiting"
+    if any(s.report.state in STARTING for s in replica.members):
+        return "loading"
+    return may_serve(state, replica, now)
+
+
+def idle_since_s(state: State, replica: Replica) -> float:
+    """The latest of: wanted, came up, last byte. A reported age never makes it earlier (A22)."""
+    since = [state.wanted_s.get(replica.model, 0.0)]
+    since += [s.ready_s for s in replica.members if s.ready_s is not None]
+    since += [
+        g.last_byte_s[replica.replica]
+        for g in state.gateways.values()
+        if replica.replica in g.last_byte_s
+    ]
+    return max(since)
+
+
+def idle_until_s(state: State, model: Model, replica: Replica) -> float | None:
+    """When it goes to sleep if nobody asks; None for never. `min_up` protects what has just loaded."""
+    timeout = model.scaling.idle_timeout_s
+    if timeout is None or not model.on_demand:
+        return None
+    ready = [s.ready_s for s in replica.members if s.ready_s is not None]
+    protected = max(ready, default=0.0) + model.scaling.min_up_s
+    return max(idle_since_s(state, replica) + timeout, protected)
+
+
+def demanded(state: State, model: Model) -> bool:
+    """Whether somebody waits for it: the load goes on if the requester leaves, but it does not start without one."""
+    return waiting(state, model.name) > 0

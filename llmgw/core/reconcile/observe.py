@@ -1,0 +1,333 @@
+"""Fold one fact into control's picture; every event is whole in itself and may come twice (A8-A13, A39-A42).
+
+A registration is the complete inventory of its node: what it lacks does not run there. Nothing is decided here; the only
+memory kept beside the facts is since when an on-demand model is wanted (A22) and how often a model failed (A67).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from llmgw.core.types.messages import LIVE, TERMINAL, NodeReport, Refusal, ShardReport, Start
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import (
+    PLACED,
+    QUIET_S,
+    REFUSAL_HOLD_S,
+    REMEMBERED,
+    REPORTED,
+    Announced,
+    CatalogLoaded,
+    Cleared,
+    Demanded,
+    DrainBegun,
+    Draining,
+    Ending,
+    Event,
+    Failure,
+    GatewayGone,
+    GatewayView,
+    Node,
+    NodeForgotten,
+    NodeRegistered,
+    Placed,
+    Published,
+    Refused,
+    SessionLost,
+    Shard,
+    ShardsChanged,
+    State,
+    Tick,
+)
+
+
+def observe(state: State, event: Event, now: float) -> State:
+    """The state with one fact more. Pure; the same event twice changes nothing the second time."""
+    return settled(_folded(state, event, now), now)
+
+
+def _folded(state: State, event: Event, now: float) -> State:
+    match event:
+        case NodeRegistered(report):
+            return _registered(state, report, now)
+        case ShardsChanged():
+            return _changed(state, event, now)
+        case SessionLost(name):
+            node = state.nodes.get(name)
+            if node is None or not node.connected:
+                return state
+            return _with(state, replace(node, connected=False, lost_s=now))
+        case Placed(name, start):
+            return _placed(state, name, start, now)
+        case Demanded(demand):
+            return _demanded(state, demand, now)
+        case GatewayGone(name):
+            return replace(state, gateways={k: v for k, v in state.gateways.items() if k != name})
+        case CatalogLoaded(catalog):
+            return _wanted(replace(state, catalog=catalog), now)
+        case DrainBegun(incarnation, reason, why):
+            drain = state.draining.get(incarnation, Draining(now, reason, why))
+            return replace(state, draining=state.draining | {incarnation: drain})
+        case Published(version, routed, draining):
+            return _published(state, version, routed, draining)
+        case Announced(incarnations):
+            return _announced(state, incarnations)
+        case NodeForgotten(name):
+            return replace(state, nodes={k: v for k, v in state.nodes.items() if k != name})
+        case Cleared(model):
+            return replace(state, failures={k: v for k, v in state.failures.items() if k != model})
+        case Ending():
+            return replace(state, ending=True)
+        case Tick():
+            return replace(state, refused=tuple(r for r in state.refused if r.until_s > now))
+        case _:
+            assert_never(event)
+
+
+def remembered(state: State, report: NodeReport, *, unreachable: bool) -> State:
+    """A node out of the inventory's last picture: expected, not heard yet, its shards held (A47)."""
+    shards = tuple(
+        Shard(node=report.node, report=s, origin=REMEMBERED, was_live=s.state in LIVE)
+        for s in report.shards
+        if s.state not in TERMINAL
+    )
+    node = Node(
+        report=replace(report, shards=()),
+        shards=shards,
+        expected=True,
+        unreachable_before=unreachable,
+    )
+    return _with(state, node)
+
+
+def settled(state: State, now: float) -> State:
+    """End settling when every expected node has settled, or time is up (A46, A47); it never begins again."""
+    if state.settled_s is not None or waiting_for(state, now):
+        return state
+    return replace(state, settled_s=now)
+
+
+def waiting_for(state: State, now: float) -> tuple[str, ...]:
+    """The nodes settling waits for, or a word for what else; () when it is over."""
+    if now - state.started_s >= state.settle_timeout_s:
+        return ()
+    expected = [n for n in state.nodes.values() if n.expected and not n.unreachable_before]
+    missing = tuple(sorted(n.report.node for n in expected if not n.settled))
+    if missing:
+        return missing
+    if expected:
+        return ()
+    heard = [n for n in state.nodes.values() if n.settled]
+    if heard and all(n.report.epoch_seen == 0 for n in heard):
+        return ()
+    quiet_since = state.last_registered_s if state.last_registered_s is not None else state.started_s
+    if heard and now - quiet_since >= QUIET_S:
+        return ()
+    return ("any node",)
+
+
+def _registered(state: State, report: NodeReport, now: float) -> State:
+    """Adopt then forget, as one step (A8): new facts replace old ones, what is lacking is marked missing."""
+    old = state.nodes.get(report.node)
+    before = {s.key: s for s in old.shards} if old else {}
+    shards = tuple(_seen(report.node, s, before, now) for s in report.shards)
+    named = {s.key for s in shards}
+    lacking = tuple(
+        replace(s, missing=True)
+        for s in before.values()
+        if s.key not in named and _believed(s)
+    )
+    node = Node(
+        report=replace(report, shards=()),
+        shards=(*shards, *lacking),
+        settled=True,
+        connected=True,
+        expected=old.expected if old else False,
+        heard_s=now,
+    )
+    is_new = old is None or not old.settled
+    state = replace(
+        _with(state, node),
+        last_registered_s=now if is_new else state.last_registered_s,
+        refused=tuple(r for r in state.refused if r.node != report.node),
+    )
+    return _wanted(_failures(state, shards, now), now)
+
+
+def _believed(shard: Shard) -> bool:
+    """Placed but never reported is dropped, not counted as a failure; ended ones are over (A39, A40)."""
+    return shard.origin != PLACED and (shard.missing or shard.report.state not in TERMINAL)
+
+
+def _seen(node: str, report: ShardReport, before: dict[tuple[str, int], Shard], now: float) -> Shard:
+    """One reported shard; what this process knew of it stays (a compute once known, since when it is seen)."""
+    shard = Shard(node=node, report=report, seen_s=now)
+    old = before.get(shard.key)
+    live = report.state in LIVE
+    ready_s = now if report.state == "ready" else None
+    if old is None or old.origin == REMEMBERED:
+        was = old is not None and old.was_live
+        return replace(shard, was_live=live or was, ready_s=ready_s)
+    if report.compute is None and old.report.compute is not None:
+        shard = replace(shard, report=replace(report, compute=old.report.compute))
+    if report.api_key is None and old.report.api_key is not None:
+        kept = replace(shard.report, api_key=old.report.api_key, served_name=old.report.served_name)
+        shard = replace(shard, report=kept)
+    return replace(
+        shard,
+        known=True,
+        was_live=old.was_live or live,
+        seen_s=old.seen_s,
+        ready_s=old.ready_s if old.ready_s is not None else ready_s,
+    )
+
+
+def _changed(state: State, event: ShardsChanged, now: float) -> State:
+    """What an agent says in between: changed shards, deleted records, devices, refusals."""
+    node = state.nodes.get(event.node)
+    if node is None or not node.settled:
+        return state
+    before = {s.key: s for s in node.shards}
+    fresh = tuple(_seen(event.node, s, before, now) for s in event.shards)
+    after = before | {s.key: s for s in fresh}
+    gone = set(event.gone)
+    dropped = {(r.shard, r.incarnation) for r in event.refused}
+    shards = tuple(
+        s
+        for s in after.values()
+        if (s.report.shard, s.report.incarnation) not in gone
+        and not (s.origin == PLACED and (s.report.shard, s.report.incarnation) in dropped)
+    )
+    report = replace(
+        node.report,
+        gpus=node.report.gpus if event.gpus is None else event.gpus,
+        foreign=node.report.foreign if event.foreign is None else event.foreign,
+    )
+    node = replace(node, report=report, shards=shards, connected=True, heard_s=now)
+    state = _with(state, node)
+    if event.refused:
+        state = replace(state, refused=(*state.refused, *_refusals(event.node, event.refused, now)))
+    return _wanted(_failures(state, fresh, now), now)
+
+
+def _refusals(node: str, refused: tuple[Refusal, ...], now: float) -> tuple[Refused, ...]:
+    return tuple(
+        Refused(node, r.resource or "node", now + REFUSAL_HOLD_S, r.why or r.reason) for r in refused
+    )
+
+
+def _placed(state: State, name: str, start: Start, now: float) -> State:
+    """Held from this moment on: work in flight is held (design.md 2)."""
+    node = state.nodes[name]
+    report = ShardReport(
+        shard=start.shard,
+        replica=start.replica,
+        incarnation=start.incarnation,
+        attempt=start.attempt,
+        rank=start.rank,
+        world_size=start.world_size,
+        model=start.model,
+        profile=start.profile,
+        fingerprint=start.fingerprint,
+        pool=start.pool,
+        fabric=start.fabric,
+        gpus=start.gpus,
+        hcas=start.hcas,
+        port=start.port,
+        ports=start.ports,
+        state="pending",
+        resources=start.resources,
+    )
+    shard = Shard(node=name, report=report, origin=PLACED, known=True, seen_s=now)
+    if any(s.key == shard.key for s in node.shards):
+        return state
+    return _wanted(_with(state, replace(node, shards=(*node.shards, shard))), now)
+
+
+def _demanded(state: State, demand: Demand, now: float) -> State:
+    """The whole present state of one gateway; an older message of it changes nothing."""
+    old = state.gateways.get(demand.gateway)
+    if old is not None and demand.n <= old.demand.n:
+        return state
+    last_byte = dict(old.last_byte_s) if old else {}
+    for replica, age_s in demand.last_byte.items():
+        last_byte[replica] = max(last_byte.get(replica, 0.0), now - age_s)
+    for replica, count in demand.in_flight.items():
+        if count:
+            last_byte[replica] = now
+    view = GatewayView(demand, now, last_byte)
+    wanted = {m: now for m, n in demand.waiting.items() if n and m in state.catalog.models}
+    return replace(
+        state,
+        gateways=state.gateways | {demand.gateway: view},
+        wanted_s=state.wanted_s | wanted,
+    )
+
+
+def _published(
+    state: State, version: int, routed: frozenset[str], draining: frozenset[str]
+) -> State:
+    """A drain counts from the first table that shows it; one that was never routed from any table."""
+    shown = {
+        inc: replace(d, version=version)
+        if not d.version and (inc in draining or inc not in routed)
+        else d
+        for inc, d in state.draining.items()
+    }
+    return replace(state, routed=routed, draining=shown)
+
+
+def _announced(state: State, incarnations: frozenset[str]) -> State:
+    """Forgets, and ends that are recorded, leave the picture; the agent's own record is acknowledged apart."""
+    nodes = {
+        name: replace(
+            node,
+            shards=tuple(
+                s for s in node.shards if not (s.missing and s.incarnation in incarnations)
+            ),
+        )
+        for name, node in state.nodes.items()
+    }
+    alive = {s.incarnation for node in nodes.values() for s in node.shards if s.holds}
+    draining = {inc: d for inc, d in state.draining.items() if inc in alive}
+    return replace(state, nodes=nodes, draining=draining)
+
+
+def _wanted(state: State, now: float) -> State:
+    """An on-demand model that runs has a `wanted` entry; one is made once and never renewed here (A22, A23)."""
+    runs: set[str] = set()
+    for node in state.nodes.values():
+        for shard in node.shards:
+            model = state.catalog.resolve(shard.report.model) if shard.holds else None
+            if model is not None and model.on_demand:
+                runs.add(model.name)
+    wanted = {m: state.wanted_s.get(m, now) for m in runs}
+    waited = {m: t for m, t in state.wanted_s.items() if m not in runs and _waits(state, m)}
+    return replace(state, wanted_s=wanted | waited)
+
+
+def _waits(state: State, model: str) -> bool:
+    return any(g.demand.waiting.get(model) for g in state.gateways.values())
+
+
+def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
+    """Count each failed incarnation once, under its canonical model (A67)."""
+    failures = dict(state.failures)
+    for shard in shards:
+        report = shard.report
+        model = state.catalog.resolve(report.model)
+        if report.state != "failed" or model is None:
+            continue
+        seen = failures.get(model.name, ())
+        if any(f.incarnation == shard.incarnation for f in seen):
+            continue
+        error = report.error or "failed"
+        failure = Failure(shard.incarnation, report.profile, now, error, report.gave_up)
+        failures[model.name] = (*seen[-9:], failure)
+    return replace(state, failures=failures)
+
+
+def _with(state: State, node: Node) -> State:
+    return replace(state, nodes=state.nodes | {node.report.node: node})

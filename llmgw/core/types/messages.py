@@ -1,0 +1,308 @@
+"""What agents and control say to each other: the inventory, commands, events (contract/http.md "Agents").
+
+These frozen values are the wire messages; there is no second set of classes. Names on the wire are those of the
+contract, in Python units come last. A missing field means unknown (an older agent); unknown fields are kept in
+`extra` by `llmgw.wire` and go back out (F55, F56). Times on the wire are ISO-8601 UTC strings, which sort as text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from llmgw.core.types.catalog import Ready, Restart, Stop
+
+PROTOCOL = 1
+PROTOCOL_FLOOR = 1
+
+#: Shard states (A60). `TERMINAL` ones hold nothing; `STARTING` ones are on their way up.
+SHARD_STATES = (
+    "pending",
+    "starting",
+    "loading",
+    "ready",
+    "unhealthy",
+    "draining",
+    "stopping",
+    "stopped",
+    "failed",
+    "unknown",
+)
+TERMINAL = frozenset({"stopped", "failed"})
+STARTING = frozenset({"pending", "starting", "loading"})
+#: Has come up: ready, or was ready. `draining` still answers.
+LIVE = frozenset({"ready", "unhealthy", "draining"})
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    uuid: str
+    index: int = 0
+    name: str = ""
+    memory_bytes: int = field(default=0, name="memory")
+    memory_used_bytes: int = field(default=0, name="memory_used")
+    healthy: bool = True
+    pci: str = ""
+    driver: str = ""
+    power_limit_w: float | None = None
+    power_w: float | None = None
+    compute_capability: str = ""
+
+
+class Resources(Struct, frozen=True, kw_only=True):
+    """What one shard was given at launch. `gpu_memory_bytes` is per GPU; None or 0 with GPUs means each GPU whole."""
+
+    gpu_memory_bytes: int | None = field(default=None, name="gpu_memory")
+    host_memory_bytes: int = field(default=0, name="host_memory")
+    cpu_cores: float = 0.0
+    power_w: float = 0.0
+
+
+class Compute(Struct, frozen=True, kw_only=True):
+    """Where the engine says it put the model (A69); every field None where it did not say."""
+
+    device: str | None = None
+    layers_gpu: int | None = None
+    layers_total: int | None = None
+    gpu_bytes: int | None = None
+
+
+class ShardReport(Struct, frozen=True, kw_only=True):
+    """One shard as its agent sees it. Only `shard` is sure to be there; `node` is set only by a confused agent (A12)."""
+
+    shard: str
+    replica: str = ""
+    incarnation: str = ""
+    attempt: int = 1
+    rank: int | None = None
+    world_size: int | None = None
+    model: str = ""
+    profile: str = ""
+    fingerprint: str = ""
+    artefact: str = ""
+    pool: str = ""
+    fabric: str = ""
+    gpus: tuple[str, ...] = ()
+    hcas: tuple[str, ...] = ()
+    port: int = 0
+    ports: dict[str, int] = {}
+    endpoint: str = ""
+    state: str = "unknown"
+    desired: str = "running"
+    resources: Resources | None = None
+    compute: Compute | None = None
+    pid: int | None = None
+    started_at: str = ""
+    last_request_age_s: float | None = None
+    progress: float | None = None
+    error: str | None = None
+    #: failed for good: the agent's bounded restarts are used up (A67)
+    gave_up: bool = False
+    node: str | None = None
+    #: in `register` only, never in inventories for people (contract/http.md)
+    api_key: str | None = None
+    served_name: str | None = None
+    extra: dict[str, Any] = {}
+
+
+class Capacity(Struct, frozen=True, kw_only=True):
+    """None means the node does not say, and then nothing is limited by it."""
+
+    cpu_cores: float | None = None
+    host_memory_bytes: int | None = field(default=None, name="host_memory")
+    power_w: float | None = None
+    ports: tuple[int, int] = (18000, 18999)
+
+
+class Fabric(Struct, frozen=True, kw_only=True):
+    address: str = ""
+    hcas: tuple[str, ...] = ()
+
+
+class Foreign(Struct, frozen=True, kw_only=True):
+    """A process on a GPU that is none of ours: subtracted from free memory, shown, never signalled (A70)."""
+
+    pid: int
+    gpu: str = ""
+    memory_bytes: int = field(default=0, name="memory")
+    command: str = ""
+    port: int | None = None
+
+
+class NodeReport(Struct, frozen=True, kw_only=True):
+    """The complete inventory of one node: the register message, and the `--report` file format."""
+
+    node: str
+    protocol: int = PROTOCOL
+    node_id: str = ""
+    instance: str = ""
+    version: str = ""
+    boot_id: str = ""
+    epoch_seen: int = 0
+    leader_uuid: str | None = None
+    address: str = "127.0.0.1"
+    inspect: str = ""
+    pools: tuple[str, ...] = ("default",)
+    labels: dict[str, str] = {}
+    fabrics: dict[str, Fabric] = {}
+    circuit: str | None = None
+    reattached: bool = True
+    capacity: Capacity = Capacity()
+    #: None: devices unknown (F59); (): none
+    gpus: tuple[Gpu, ...] | None = None
+    shards: tuple[ShardReport, ...] = ()
+    foreign: tuple[Foreign, ...] = ()
+    extra: dict[str, Any] = {}
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    rank: int
+    node: str
+    address: str
+    fabric_address: str = ""
+    port: int = 0
+
+
+class Token(Struct, frozen=True):
+    """The right to command: agents keep the highest and refuse what is lower (design.md 3)."""
+
+    epoch: int
+    leader_uuid: str
+
+
+class Start(Struct, frozen=True, kw_only=True, tag_field="kind", tag="start"):
+    """Start one shard. `command`, `env` and `weights` are unexpanded; the agent fills in `${...}`."""
+
+    shard: str
+    replica: str
+    incarnation: str
+    model: str
+    profile: str
+    attempt: int = 1
+    rank: int = 0
+    world_size: int = 1
+    served_name: str = ""
+    fingerprint: str = ""
+    weights: str = ""
+    launcher: str = "exec"
+    image: str = ""
+    engine: str = ""
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    pool: str = "default"
+    fabric: str = ""
+    gpus: tuple[str, ...] = ()
+    hcas: tuple[str, ...] = ()
+    port: int = 0
+    ports: dict[str, int] = {}
+    resources: Resources = Resources()
+    health: str = "/health"
+    compute: str = ""
+    ready: Ready = Ready()
+    start_timeout_s: float = 900.0
+    stop: Stop = Stop()
+    restart: Restart = Restart()
+    peers: tuple[Peer, ...] = ()
+    api_key: str = ""
+    insecure: bool = False
+    seq: int = 0
+    session: str = ""
+    epoch: int = 0
+    leader_uuid: str = ""
+
+
+class DrainShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
+    """Journal desired=draining: the engine serves what it has, and a restart of anybody does not undo it (A65)."""
+
+    shard: str
+    incarnation: str
+    reason: str
+    seq: int = 0
+    session: str = ""
+    epoch: int = 0
+    leader_uuid: str = ""
+
+
+class StopShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="stop"):
+    """TERM, grace, KILL of the whole session, verified. Refused for another incarnation."""
+
+    shard: str
+    incarnation: str
+    reason: str
+    grace_s: float | None = None
+    seq: int = 0
+    session: str = ""
+    epoch: int = 0
+    leader_uuid: str = ""
+
+
+class ForgetShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="forget"):
+    """Delete the record of an ended shard (leader only); refused while anything of it runs."""
+
+    shard: str
+    incarnation: str
+    seq: int = 0
+    session: str = ""
+    epoch: int = 0
+    leader_uuid: str = ""
+
+
+class SendReport(Struct, frozen=True, kw_only=True, tag_field="kind", tag="report"):
+    """Fence: store this epoch durably, then answer with a full register."""
+
+    seq: int = 0
+    session: str = ""
+    epoch: int = 0
+    leader_uuid: str = ""
+
+
+Command = Start | DrainShard | StopShard | ForgetShard | SendReport
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """An agent's no: the closed `reason`, the resource in the way ("port 18000", "gpu GPU-..."), one sentence."""
+
+    seq: int
+    shard: str
+    incarnation: str
+    reason: str
+    resource: str = ""
+    why: str = ""
+
+
+class Events(Struct, frozen=True, kw_only=True):
+    """`POST /agent/v1/events`: what changed, at once and every 5 s. Lower `n` than seen is old and ignored."""
+
+    session: str
+    n: int
+    applied: int = 0
+    shards: tuple[ShardReport, ...] = ()
+    #: (shard, incarnation) whose record is deleted
+    gone: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[Gpu, ...] | None = None
+    foreign: tuple[Foreign, ...] | None = None
+    refused: tuple[Refusal, ...] = ()
+    digest: str = ""
+
+
+class EventsReply(Struct, frozen=True, kw_only=True):
+    """`match` False asks for a full register: the two pictures differ (anti-entropy)."""
+
+    match: bool = True
+    epoch: int = 0
+
+
+class Registered(Struct, frozen=True, kw_only=True):
+    session: str
+    epoch: int
+    leader_uuid: str
+    leader: bool = True
+    protocol: int = PROTOCOL
+    read_only: bool = False
+    verdicts: tuple[dict[str, Any], ...] = ()
+
+
+class Commands(Struct, frozen=True, kw_only=True):
+    commands: tuple[Command, ...] = ()
+    leader: bool = True
+    epoch: int = 0

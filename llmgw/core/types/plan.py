@@ -1,0 +1,156 @@
+"""What one pass decides: one verdict per shard, one row per replica, an ordered list of actions; each with `why`.
+
+A `Plan` is what the loop applies and what the dry run prints: the performer differs, never the decider. Words of
+`verdict`, `reason` and `action` are closed lists of contract/cli.md.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from llmgw.core.types.state import Shard
+
+VERDICTS = (
+    "adopt",
+    "join",
+    "keep",
+    "replace",
+    "stray",
+    "unclaimed",
+    "conflict",
+    "forget",
+    "terminal",
+    "hold",
+)
+ACTIONS = ("start", "stop", "drain", "forget", "roll", "wait")
+#: verdicts that are a difference: `adopt --dry-run` exits 1
+DIFFERENCES = frozenset({"replace", "stray", "unclaimed", "conflict", "forget"})
+#: verdicts that change nothing and are left out of the digest
+QUIET = frozenset({"adopt", "join", "keep", "hold", "terminal"})
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    shard: Shard
+    verdict: str
+    why: str
+    reason: str | None = None
+    #: canonical model and profile it is claimed under; as reported where nothing claims it
+    model: str = ""
+    profile: str = ""
+
+
+class Replica(Struct, frozen=True, kw_only=True):
+    """All shards of one incarnation. `members` are those that count, by rank; `held` says some are on a silent node."""
+
+    replica: str
+    incarnation: str
+    model: str
+    profile: str
+    have: int
+    want: int
+    state: str
+    endpoint: str = ""
+    members: tuple[Shard, ...] = ()
+    claimed: bool = True
+    #: claimed and counted towards the model; False for strays, conflicts and what is unclaimed
+    kept: bool = True
+    held: bool = False
+    drift: str = ""
+    started_at: str = ""
+    in_flight: int = 0
+
+    @property
+    def complete_and_ready(self) -> bool:
+        return self.state == "ready"
+
+
+class Spot(Struct, frozen=True, kw_only=True):
+    """Where one rank goes."""
+
+    node: str
+    rank: int = 0
+    gpus: tuple[str, ...] = ()
+    port: int = 0
+
+
+class StartReplica(Struct, frozen=True, kw_only=True, tag=True):
+    model: str
+    profile: str
+    spots: tuple[Spot, ...]
+    why: str
+
+
+class StopReplica(Struct, frozen=True, kw_only=True, tag=True):
+    """Stop these shards, `due_s` seconds from now (0: now). Names an incarnation and a reason: absence is no order."""
+
+    replica: str
+    incarnation: str
+    model: str
+    profile: str
+    shards: tuple[Shard, ...]
+    reason: str
+    why: str
+    due_s: float = 0.0
+    disturbs: bool = False
+    #: the end of a drain that was announced and applied before
+    drained: bool = False
+
+
+class DrainReplica(Struct, frozen=True, kw_only=True, tag=True):
+    replica: str
+    incarnation: str
+    model: str
+    profile: str
+    shards: tuple[Shard, ...]
+    reason: str
+    why: str
+    due_s: float = 0.0
+    disturbs: bool = True
+    #: an idle on-demand replica going to sleep: not listed in a dry run, disturbs nobody
+    idle: bool = False
+
+
+class RollReplica(Struct, frozen=True, kw_only=True, tag=True):
+    """Replace a replica whose profile changed: `spots` for a surge, () to stop it first for want of room (A66)."""
+
+    replica: str
+    incarnation: str
+    model: str
+    profile: str
+    shards: tuple[Shard, ...]
+    spots: tuple[Spot, ...]
+    why: str
+
+
+class Wait(Struct, frozen=True, kw_only=True, tag=True):
+    """Wanted, cannot be yet: `why` names the tightest resource. Disturbs nobody."""
+
+    model: str
+    profile: str
+    why: str
+
+
+Action = StartReplica | StopReplica | DrainReplica | RollReplica | Wait
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    node: str
+    answered: bool
+    shards: int
+    error: str | None = None
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Verdicts sorted by node, replica, rank; replicas by name; actions in the order they would be applied."""
+
+    nodes: tuple[NodeView, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    actions: tuple[Action, ...] = ()
+    settling_for: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    epoch_seen: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return all(n.answered for n in self.nodes)

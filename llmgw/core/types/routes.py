@@ -1,0 +1,69 @@
+"""What control and gateways say to each other: the route table one way, demand the other (contract/http.md).
+
+The table is immutable and whole, never a delta; `version` rises over restarts of control (epoch times a million plus a
+counter), so "which table does that gateway use" is one comparison.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class RouteReplica(Struct, frozen=True, kw_only=True):
+    """`state`: ready, or draining (finish what is there, send nothing new)."""
+
+    replica: str
+    endpoint: str
+    incarnation: str = ""
+    profile: str = ""
+    state: str = "ready"
+    weight: int = 1
+    api_key: str = ""
+    upstream_model: str = ""
+
+
+class RouteModel(Struct, frozen=True, kw_only=True):
+    """`status` is loaded, loading, unloaded or failed; `why` and `progress` word it for a waiting client."""
+
+    aliases: tuple[str, ...] = ()
+    kind: str = "chat"
+    listed: bool = True
+    context: int | None = None
+    status: str = "unloaded"
+    why: str = ""
+    progress: float | None = None
+    wait_timeout_s: float = 300.0
+    max_in_flight: int = 64
+    queue: int = 128
+    replicas: tuple[RouteReplica, ...] = ()
+
+
+class RouteKey(Struct, frozen=True, kw_only=True):
+    id: str
+    sha256: str
+    models: tuple[str, ...] | None = None
+    limits: dict[str, float] = {}
+
+
+class RouteTable(Struct, frozen=True, kw_only=True):
+    """`partial`: control is still settling; a replica the gateway knows and this table lacks is kept, not dropped (A50)."""
+
+    version: int = 0
+    partial: bool = False
+    models: dict[str, RouteModel] = {}
+    keys: tuple[RouteKey, ...] = ()
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """One gateway process's whole present state. `last_byte` is the age in seconds of the last byte sent, per replica.
+
+    A lower `n` of the same `gateway` is old and ignored. `failing` names replicas whose endpoint refused of late.
+    """
+
+    gateway: str
+    n: int
+    table: int = 0
+    in_flight: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+    last_byte: dict[str, float] = {}
+    breaker: dict[str, str] = {}

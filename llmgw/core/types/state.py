@@ -1,0 +1,244 @@
+"""What control knows: facts folded in by `reconcile.observe`, never a decision about what was asked for.
+
+Nothing here is derived: claims, replica states, holdings and routes are computed from these facts at every pass, so there
+is no release to forget and no cache to go stale (design.md 2). Times are monotonic seconds of the control process.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.messages import (
+    PROTOCOL_FLOOR,
+    TERMINAL,
+    Foreign,
+    Gpu,
+    NodeReport,
+    Refusal,
+    ShardReport,
+    Start,
+)
+from llmgw.core.types.routes import Demand
+
+#: How a shard came to be in the picture.
+REPORTED, PLACED, REMEMBERED = "reported", "placed", "remembered"
+
+#: A node is unreachable when its session has had no event for this long (contract/http.md).
+SESSION_TTL_S = 15.0
+#: A refused (node, resource) counts as foreign for this long, so the next pass does not ask the same again.
+REFUSAL_HOLD_S = 60.0
+#: A gateway silent for this long makes its replicas busy; after the second figure it is out of the count.
+GATEWAY_SILENT_S = 10.0
+GATEWAY_GONE_S = 60.0
+#: With no node expected, settling ends when no further node has registered for this long (A47).
+QUIET_S = 15.0
+
+
+class Shard(Struct, frozen=True, kw_only=True):
+    """One shard on one node. `missing`: believed, not in the node's complete report, to be announced once and dropped."""
+
+    node: str
+    report: ShardReport
+    origin: str = REPORTED
+    #: claimed by this control process before: its verdict is `keep`
+    known: bool = False
+    was_live: bool = False
+    missing: bool = False
+    #: first seen, and first seen ready, by this control process
+    seen_s: float = 0.0
+    ready_s: float | None = None
+
+    @property
+    def incarnation(self) -> str:
+        """The key of the placement; an older agent that has none is grouped by replica id."""
+        return self.report.incarnation or f"?{self.report.replica}"
+
+    @property
+    def rank(self) -> int:
+        return self.report.rank or 0
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.incarnation, self.rank)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds resources: all that has not verifiably ended (A43, A44)."""
+        return not self.missing and self.report.state not in TERMINAL
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """`report.shards` is empty here: `shards` is the one list. `settled`: its complete inventory came in under our epoch."""
+
+    report: NodeReport
+    shards: tuple[Shard, ...] = ()
+    settled: bool = False
+    connected: bool = False
+    expected: bool = False
+    unreachable_before: bool = False
+    heard_s: float | None = None
+    lost_s: float | None = None
+
+    @property
+    def too_old(self) -> bool:
+        return self.report.protocol < PROTOCOL_FLOOR
+
+    @property
+    def usable(self) -> bool:
+        """May be placed on: settled, heard, and able to understand us."""
+        return self.settled and self.connected and not self.too_old
+
+
+class Refused(Struct, frozen=True):
+    node: str
+    resource: str
+    until_s: float
+    why: str
+
+
+class Draining(Struct, frozen=True):
+    """`version`: the route table that shows the replica draining; 0 until one was published."""
+
+    since_s: float
+    reason: str
+    why: str
+    version: int = 0
+
+
+class GatewayView(Struct, frozen=True):
+    demand: Demand
+    heard_s: float
+    #: replica -> monotonic time of the last byte any client got from it
+    last_byte_s: dict[str, float] = {}
+
+
+class Failure(Struct, frozen=True):
+    """One failed placement of a model, kept over restarts so that a loop ends visibly (A67)."""
+
+    incarnation: str
+    profile: str
+    at_s: float
+    error: str
+    gave_up: bool = False
+
+
+class State(Struct, frozen=True, kw_only=True):
+    catalog: Catalog = Catalog()
+    epoch: int = 0
+    leader_uuid: str = ""
+    nodes: dict[str, Node] = {}
+    started_s: float = 0.0
+    settle_timeout_s: float = 60.0
+    #: when settling ended; None while it lasts
+    settled_s: float | None = None
+    last_registered_s: float | None = None
+    keep_unknown: bool = False
+    #: per canonical on-demand model: since when it is wanted (A22, A23)
+    wanted_s: dict[str, float] = {}
+    gateways: dict[str, GatewayView] = {}
+    refused: tuple[Refused, ...] = ()
+    draining: dict[str, Draining] = {}
+    failures: dict[str, tuple[Failure, ...]] = {}
+    #: incarnations in the route table that gateways have now
+    routed: frozenset[str] = frozenset()
+    #: the operator asked for the engines to end (`llmgw down --engines`)
+    ending: bool = False
+
+    @property
+    def settling(self) -> bool:
+        return self.settled_s is None
+
+
+class NodeRegistered(Struct, frozen=True, tag=True):
+    """The complete inventory of one node: what it lacks does not run there (A39, A42)."""
+
+    report: NodeReport
+
+
+class ShardsChanged(Struct, frozen=True, tag=True):
+    node: str
+    shards: tuple[ShardReport, ...] = ()
+    gone: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[Gpu, ...] | None = None
+    foreign: tuple[Foreign, ...] | None = None
+    refused: tuple[Refusal, ...] = ()
+
+
+class SessionLost(Struct, frozen=True, tag=True):
+    node: str
+
+
+class Placed(Struct, frozen=True, tag=True):
+    """Control is about to ask `node` for this shard: it counts as held from here on (work in flight is held)."""
+
+    node: str
+    start: Start
+
+
+class Demanded(Struct, frozen=True, tag=True):
+    demand: Demand
+
+
+class GatewayGone(Struct, frozen=True, tag=True):
+    """The gateway's process was seen dead: its streams are over."""
+
+    gateway: str
+
+
+class CatalogLoaded(Struct, frozen=True, tag=True):
+    catalog: Catalog
+
+
+class DrainBegun(Struct, frozen=True, tag=True):
+    incarnation: str
+    reason: str
+    why: str
+
+
+class Published(Struct, frozen=True, tag=True):
+    """A route table went out: `routed` are its incarnations, `draining` those it shows as draining."""
+
+    version: int
+    routed: frozenset[str]
+    draining: frozenset[str]
+
+
+class Announced(Struct, frozen=True, tag=True):
+    """The plan that named missing and ended shards is recorded: drop what it announced."""
+
+    incarnations: frozenset[str]
+
+
+class NodeForgotten(Struct, frozen=True, tag=True):
+    node: str
+
+
+class Cleared(Struct, frozen=True, tag=True):
+    model: str
+
+
+class Ending(Struct, frozen=True, tag=True):
+    pass
+
+
+class Tick(Struct, frozen=True, tag=True):
+    pass
+
+
+Event = (
+    NodeRegistered
+    | ShardsChanged
+    | SessionLost
+    | Placed
+    | Demanded
+    | GatewayGone
+    | CatalogLoaded
+    | DrainBegun
+    | Published
+    | Announced
+    | NodeForgotten
+    | Cleared
+    | Ending
+    | Tick
+)

@@ -1,0 +1,26 @@
+"""What holds for every test: reproducible hypothesis runs, and no way into the user's own state.
+
+HYPOTHESIS_PROFILE=long looks for new counter-examples; without it the same few are tried each time.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+slow_is_fine = (HealthCheck.too_slow,)
+settings.register_profile(
+    "quick",
+    derandomize=True,
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=slow_is_fine,
+)
+settings.register_profile(
+    "long", max_examples=5000, deadline=None, suppress_health_check=slow_is_fine, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# A test that forgets a flag must not meet a fleet of the person who runs it.
+for name in [name for name in os.environ if name.startswith("LLMGW_")]:
+    del os.environ[name]
+os.environ["NO_COLOR"] = "1"

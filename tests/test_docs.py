@@ -1,0 +1,75 @@
+"""What is generated is what is committed; the generators do what the shells and readers need."""
+
+import importlib.util
+
+import pytest
+import typer
+
+from scripts import completions, docs
+from scripts.generated import MISSING, stale
+
+needs_cli = pytest.mark.skipif(importlib.util.find_spec("llmgw.cli") is None, reason=MISSING)
+
+
+@needs_cli
+def test_completions_are_what_the_program_generates() -> None:
+    assert not stale(completions.files()), "run 'make docs'"
+
+
+@needs_cli
+def test_pages_are_what_the_program_says() -> None:
+    assert not stale(docs.files()), "run 'make docs'"
+
+
+def test_the_zsh_file_completes_when_it_is_autoloaded() -> None:
+    sourced = "#compdef llmgw\n_llmgw_completion() {\n}\n\ncompdef _llmgw_completion llmgw\n"
+    assert completions.for_fpath(sourced).endswith('}\n\n_llmgw_completion "$@"\n')
+
+
+def test_every_command_has_its_help() -> None:
+    app = typer.Typer(rich_markup_mode=None)
+    inner = typer.Typer(rich_markup_mode=None, help="Keys.")
+    app.add_typer(inner, name="key")
+
+    @app.command()
+    def status() -> None:
+        """Show the fleet."""
+
+    @inner.command("add")
+    def add(name: str) -> None:
+        """Add a key."""
+
+    pages = dict(docs.helps(typer.main.get_command(app), "llmgw"))
+    assert list(pages) == ["llmgw", "llmgw status", "llmgw key", "llmgw key add"]
+    assert "Usage: llmgw key add [OPTIONS] {name}" in pages["llmgw key add"].replace(
+        "NAME", "{name}"
+    )
+
+
+def test_keys_come_with_path_kind_default_and_meaning() -> None:
+    schema = {
+        "$ref": "#/$defs/Catalog",
+        "$defs": {
+            "Catalog": {
+                "type": "object",
+                "required": ["models"],
+                "properties": {
+                    "models": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Model"}},
+                    "mode": {"enum": ["a", "b"], "default": "a", "description": "how"},
+                },
+            },
+            "Model": {
+                "type": "object",
+                "properties": {
+                    "args": {"type": "array", "items": {"type": "string"}, "default": []},
+                    "again": {"anyOf": [{"$ref": "#/$defs/Model"}, {"type": "null"}]},
+                },
+            },
+        },
+    }
+    assert docs.key_table(schema).splitlines()[2:] == [
+        "| `models` | object | required |  |",
+        "| `models.NAME.args` | list of string | `[]` |  |",
+        "| `models.NAME.again` | object |  |  |",
+        '| `mode` | `a` \\| `b` | `"a"` | how |',
+    ]
