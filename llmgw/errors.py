@@ -1,6 +1,7 @@
 """Every expected failure of llmgw: what was refused, the fact with its values, what to try; and the exit codes.
 
-May not import anything of llmgw: it is the lowest floor. A bug is not an `LlmgwError`: it ends in `cli`'s one door (exit 70).
+May not import anything of llmgw: it is the lowest floor. A bug is not an `LlmgwError`: it ends in `cli`'s one door
+(exit 70).
 """
 
 from __future__ import annotations

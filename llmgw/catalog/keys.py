@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from llmgw.catalog.placeholders import check_argument, check_env_name, check_text, check_weights
 from llmgw.catalog.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
 
 VERSION = 1
@@ -30,14 +31,25 @@ _NAME_WHAT = "a name of letters, digits, . _ - (at most 63, the first a letter o
 _ALIAS_WHAT = "an alias of letters, digits, . _ - / : (at most 63), with * as a wildcard"
 _ARGV = "write a list, [program, --flag, value]; where a shell is meant: [sh, -c, …]"
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", extra={"what": _NAME_WHAT})]
-Alias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,62}$", extra={"what": _ALIAS_WHAT})]
+Name = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", extra={"what": _NAME_WHAT})
+]
+Alias = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,62}$", extra={"what": _ALIAS_WHAT})
+]
 EnvName = Annotated[
     str,
-    Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", extra={"what": "a variable's name of letters, digits and _"}),
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        extra={"what": "a variable's name of letters, digits and _", "check": check_env_name},
+    ),
 ]
-Size = Annotated[str, Meta(pattern=SIZE_PATTERN, examples=["18GiB", "24GB"], extra={"check": parse_size})]
-Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, examples=["90s", "10m"], extra={"check": parse_duration})]
+Size = Annotated[
+    str, Meta(pattern=SIZE_PATTERN, examples=["18GiB", "24GB"], extra={"check": parse_size})
+]
+Duration = Annotated[
+    str, Meta(pattern=DURATION_PATTERN, examples=["90s", "10m"], extra={"check": parse_duration})
+]
 OrNever = Annotated[
     str,
     Meta(
@@ -49,8 +61,13 @@ OrNever = Annotated[
 Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 Amount = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
+
+_ANY_SCALAR = {"type": ["string", "number", "boolean", "null"]}
 #: Taken as written: `32768`, `1.10` and `yes` are these very characters.
-Text = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", "boolean", "null"]})]
+Text = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR)]
+Argument = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR, extra={"check": check_argument})]
+EnvText = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR, extra={"check": check_text})]
+Weights = Annotated[str, Meta(extra={"check": check_weights})]
 HttpPath = Annotated[str, Meta(pattern=r"^/[!-~]*$", extra={"what": "a path that begins with /"})]
 
 
@@ -61,13 +78,20 @@ class Keys(Struct, frozen=True, forbid_unknown_fields=True):
 class Scaling(Keys, frozen=True):
     min: Annotated[Count, _doc("Replicas that always run; 0 = on demand.")] = 0
     max: Annotated[Count | UnsetType, _doc("Replicas at most; default max(min, 1).")] = UNSET
-    idle_timeout: Annotated[OrNever, _doc("An on-demand replica is put to sleep after this long without a request.")] = "10m"
-    min_up: Annotated[Duration, _doc("A replica is not put to sleep sooner than this after it came up.")] = "2m"
+    idle_timeout: Annotated[
+        OrNever, _doc("An on-demand replica is put to sleep after this long without a request.")
+    ] = "10m"
+    min_up: Annotated[
+        Duration, _doc("A replica is not put to sleep sooner than this after it came up.")
+    ] = "2m"
     yield_after: Annotated[
-        Duration, _doc("A busy on-demand replica makes room for a waiting model after this.", only=["2m"])
+        Duration,
+        _doc("A busy on-demand replica makes room for a waiting model after this.", only=["2m"]),
     ] = "2m"
     priority: Annotated[Count, _doc("Who yields first when room is short.", only=["0"])] = 0
-    cost: Annotated[Amount | UnsetType, _doc("What a wake-up costs; learned by default.", only=[])] = UNSET
+    cost: Annotated[
+        Amount | UnsetType, _doc("What a wake-up costs; learned by default.", only=[])
+    ] = UNSET
 
 
 class Requests(Keys, frozen=True):
@@ -77,7 +101,8 @@ class Requests(Keys, frozen=True):
 
 class Stop(Keys, frozen=True):
     signal: Annotated[
-        Literal["TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL"], _doc("What asks the engine to end.")
+        Literal["TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL"],
+        _doc("What asks the engine to end."),
     ] = "TERM"
     grace: Annotated[Duration, _doc("KILL follows after this.")] = "20s"
 
@@ -90,12 +115,16 @@ class Restart(Keys, frozen=True):
 
 class Ready(Keys, frozen=True):
     token: Annotated[bool, _doc("Readiness asks for one real token.")] = False
-    failures: Annotated[Positive, _doc("So many of the last `of` probes failing make it unhealthy.")] = 3
+    failures: Annotated[
+        Positive, _doc("So many of the last `of` probes failing make it unhealthy.")
+    ] = 3
     of: Annotated[Positive, _doc("How many probes are looked at.")] = 5
 
 
 class Sticky(Keys, frozen=True):
-    prefix: Annotated[Size, _doc("Requests with the same first bytes go to the same replica.")] = "1KiB"
+    prefix: Annotated[Size, _doc("Requests with the same first bytes go to the same replica.")] = (
+        "1KiB"
+    )
 
 
 _START_TIMEOUT = _doc("Spawn to ready; a quiet load is not killed before this.")
@@ -118,64 +147,109 @@ class Serving(Timing, frozen=True):
 
     scaling: Annotated[Scaling, _doc("How many replicas, and when they sleep.")] = Scaling()
     requests: Annotated[Requests, _doc("Limits per replica.")] = Requests()
-    wait_timeout: Annotated[Duration, _doc("How long a request may wait for the model to load.")] = "5m"
-    lost_after: Annotated[OrNever, _doc("When a silent node's replicas count as lost.", only=["never"])] = "never"
-    on_change: Annotated[Literal["roll", "keep"], _doc("What happens to running engines whose fingerprint changed.")] = "roll"
-    max_unavailable: Annotated[Positive, _doc("Replicas a roll may take away at a time.", only=["1"])] = 1
+    wait_timeout: Annotated[
+        Duration, _doc("How long a request may wait for the model to load.")
+    ] = "5m"
+    lost_after: Annotated[
+        OrNever, _doc("When a silent node's replicas count as lost.", only=["never"])
+    ] = "never"
+    on_change: Annotated[
+        Literal["roll", "keep"], _doc("What happens to running engines whose fingerprint changed.")
+    ] = "roll"
+    max_unavailable: Annotated[
+        Positive, _doc("Replicas a roll may take away at a time.", only=["1"])
+    ] = 1
 
 
 class Defaults(Serving, frozen=True):
     stray_grace: Annotated[Duration, _doc("An engine nobody claims is stopped after this.")] = "60s"
-    assembly_window: Annotated[Duration, _doc("How long a replica over several nodes may lack a shard.")] = "3m"
-    keep_unknown: Annotated[bool, _doc("Never stop engines that the catalog does not know.")] = False
+    assembly_window: Annotated[
+        Duration, _doc("How long a replica over several nodes may lack a shard.")
+    ] = "3m"
+    keep_unknown: Annotated[bool, _doc("Never stop engines that the catalog does not know.")] = (
+        False
+    )
     start_limit: Annotated[Positive, _doc("Starts at a time per node and per circuit.")] = 1
 
 
 class Circuit(Keys, frozen=True):
-    power_w: Annotated[float, Meta(gt=0, le=MAX_NUMBER), _doc("Watts that the nodes on it may draw together.")]
+    power_w: Annotated[
+        float, Meta(gt=0, le=MAX_NUMBER), _doc("Watts that the nodes on it may draw together.")
+    ]
 
 
 class Engine(Keys, frozen=True):
     """A named command template. A profile may carry the same keys, and then its own win."""
 
-    command: Annotated[tuple[Text, ...], _doc("The program and its arguments; no shell.", hint=_ARGV)] = ()
-    worker_command: Annotated[tuple[Text, ...], _doc("Ranks above 0, where they are another program.", hint=_ARGV)] = ()
-    start_order: Annotated[Literal["workers_first"] | UnsetType, _doc("When the workers must be up first.")] = UNSET
-    env: Annotated[dict[EnvName, Text], _doc("Environment; the place for secrets, since `ps` shows arguments.")] = {}
+    command: Annotated[
+        tuple[Argument, ...], _doc("The program and its arguments; no shell.", hint=_ARGV)
+    ] = ()
+    worker_command: Annotated[
+        tuple[Argument, ...], _doc("Ranks above 0, where they are another program.", hint=_ARGV)
+    ] = ()
+    start_order: Annotated[
+        Literal["workers_first"] | UnsetType, _doc("When the workers must be up first.")
+    ] = UNSET
+    env: Annotated[
+        dict[EnvName, EnvText],
+        _doc("Environment; the place for secrets, since `ps` shows arguments."),
+    ] = {}
     health: Annotated[HttpPath, _doc("A 2xx answer here means ready.")] = "/health"
     ready: Annotated[Ready, _doc("When it counts as ready and as unhealthy.")] = Ready()
     compute: Annotated[
-        Literal["llama.cpp"] | UnsetType, _doc("Which parser reads in the log where the model was put.")
+        Literal["llama.cpp"] | UnsetType,
+        _doc("Which parser reads in the log where the model was put."),
     ] = UNSET
-    upstream_key: Annotated[bool, _doc("The gateway sends Authorization: Bearer ${api_key}.")] = False
-    insecure: Annotated[bool, _doc("Allow it on a non-loopback address although it takes no key.")] = False
+    upstream_key: Annotated[bool, _doc("The gateway sends Authorization: Bearer ${api_key}.")] = (
+        False
+    )
+    insecure: Annotated[
+        bool, _doc("Allow it on a non-loopback address although it takes no key.")
+    ] = False
 
 
 class Profile(Engine, frozen=True, kw_only=True):
     """One way to run a model."""
 
     name: Annotated[Name, _doc("The profile's name.")]
-    engine: Annotated[Name | UnsetType, _doc("The command template; `args` are appended to its command.")] = UNSET
-    launcher: Annotated[Literal["exec", "docker", "podman"], _doc("What starts it.", only=["exec"])] = "exec"
+    engine: Annotated[
+        Name | UnsetType, _doc("The command template; `args` are appended to its command.")
+    ] = UNSET
+    launcher: Annotated[
+        Literal["exec", "docker", "podman"], _doc("What starts it.", only=["exec"])
+    ] = "exec"
     image: Annotated[str | UnsetType, _doc("The container image, for docker and podman.")] = UNSET
-    args: Annotated[tuple[Text, ...], _doc("Appended to the command; taken as written.", hint=_ARGV)] = ()
-    leader_args: Annotated[tuple[Text, ...], _doc("Appended on rank 0 only.", hint=_ARGV)] = ()
-    worker_args: Annotated[tuple[Text, ...], _doc("Appended on the other ranks.", hint=_ARGV)] = ()
+    args: Annotated[
+        tuple[Argument, ...], _doc("Appended to the command; taken as written.", hint=_ARGV)
+    ] = ()
+    leader_args: Annotated[tuple[Argument, ...], _doc("Appended on rank 0 only.", hint=_ARGV)] = ()
+    worker_args: Annotated[
+        tuple[Argument, ...], _doc("Appended on the other ranks.", hint=_ARGV)
+    ] = ()
     weight: Annotated[Count, _doc("Share of the traffic among the profiles that run.")] = 1
     weights: Annotated[
-        str | dict[Name, str] | UnsetType, _doc("${weights}: a file or directory, or {default: …, NODE: …}.")
+        Weights | dict[Name, Weights] | UnsetType,
+        _doc("${weights}: a file or directory, or {default: …, NODE: …}."),
     ] = UNSET
     nodes: Annotated[Positive, _doc("One shard per node; rank 0 is the leader.")] = 1
     gpus: Annotated[Count, _doc("Per node; 0 = CPU.")] = 0
-    gpus_exact: Annotated[tuple[str, ...] | UnsetType, _doc("These very GPUs: UUIDs or NODE:INDEX.", only=[])] = UNSET
-    gpu_memory: Annotated[Size | UnsetType, _doc("Per GPU, which is then shared; unset: the whole GPU, alone.")] = UNSET
+    gpus_exact: Annotated[
+        tuple[str, ...] | UnsetType, _doc("These very GPUs: UUIDs or NODE:INDEX.", only=[])
+    ] = UNSET
+    gpu_memory: Annotated[
+        Size | UnsetType, _doc("Per GPU, which is then shared; unset: the whole GPU, alone.")
+    ] = UNSET
     host_memory: Annotated[Size | UnsetType, _doc("Per shard.")] = UNSET
     cpu_cores: Annotated[Amount, _doc("Per shard.")] = 0
     power_w: Annotated[Amount, _doc("Watts per shard.")] = 0
     pool: Annotated[Name, _doc("Only nodes of this pool.")] = "default"
     select: Annotated[dict[Name, Text], _doc("Only nodes with these labels.")] = {}
-    fabric: Annotated[Name | UnsetType, _doc("All shards on this fabric; `any` = one they share.")] = UNSET
-    sleep: Annotated[Literal["off", "1", "2"], _doc("vLLM's sleep level while idle.", only=["off"])] = "off"
+    fabric: Annotated[
+        Name | UnsetType, _doc("All shards on this fabric; `any` = one they share.")
+    ] = UNSET
+    sleep: Annotated[
+        Literal["off", "1", "2"], _doc("vLLM's sleep level while idle.", only=["off"])
+    ] = "off"
     start_timeout: Annotated[Duration, _START_TIMEOUT] = "15m"
     drain_timeout: Annotated[Duration, _DRAIN_TIMEOUT] = "2m"
     stop: Annotated[Stop, _STOP] = Stop()
@@ -183,22 +257,38 @@ class Profile(Engine, frozen=True, kw_only=True):
 
 
 class Model(Serving, frozen=True, kw_only=True):
-    aliases: Annotated[tuple[Alias, ...], _doc("Further names; an exact one wins over one with *.")] = ()
+    aliases: Annotated[
+        tuple[Alias, ...], _doc("Further names; an exact one wins over one with *.")
+    ] = ()
     kind: Annotated[
-        Literal["chat", "embed", "rerank", "audio", "image", "other"], _doc("What /v1/models says it is.")
+        Literal["chat", "embed", "rerank", "audio", "image", "other"],
+        _doc("What /v1/models says it is."),
     ] = "chat"
-    context: Annotated[Positive | UnsetType, _doc("Context length to advertise when the engine does not tell.")] = UNSET
+    context: Annotated[
+        Positive | UnsetType, _doc("Context length to advertise when the engine does not tell.")
+    ] = UNSET
     listed: Annotated[bool, _doc("Whether /v1/models shows it.")] = True
-    sticky: Annotated[Sticky | UnsetType, _doc("Send like prompts to the same replica.", only=[])] = UNSET
+    sticky: Annotated[
+        Sticky | UnsetType, _doc("Send like prompts to the same replica.", only=[])
+    ] = UNSET
     profiles: Annotated[
         tuple[Profile, ...],
-        _doc("Ways to run it; the first that can be placed wins.", hint='write a list: "profiles:", then "- name: main"'),
+        _doc(
+            "Ways to run it; the first that can be placed wins.",
+            hint='write a list: "profiles:", then "- name: main"',
+        ),
     ]
 
 
 class CatalogFile(Keys, frozen=True, kw_only=True):
     version: Annotated[Literal[1], _doc("Of this format; always 1.")]
-    defaults: Annotated[Defaults, _doc("Every key here may be overridden per model or profile.")] = Defaults()
-    circuits: Annotated[dict[Name, Circuit], _doc("Breaker panels: several nodes may hang on one.")] = {}
-    engines: Annotated[dict[Name, Engine], _doc("Named command templates; the built-in ones may be overridden.")] = {}
+    defaults: Annotated[
+        Defaults, _doc("Every key here may be overridden per model or profile.")
+    ] = Defaults()
+    circuits: Annotated[
+        dict[Name, Circuit], _doc("Breaker panels: several nodes may hang on one.")
+    ] = {}
+    engines: Annotated[
+        dict[Name, Engine], _doc("Named command templates; the built-in ones may be overridden.")
+    ] = {}
     models: Annotated[dict[Name, Model], _doc("By the name that clients ask for.")] = {}

@@ -14,12 +14,15 @@ from typing import NamedTuple
 import yaml
 from msgspec import Struct
 
+from llmgw.catalog.words import quoted
+
 #: A catalog is written by people; more than this is a mistake, and costs seconds to parse.
 MAX_CHARS = 1 << 20
 MAX_DEPTH = 40
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BREAKS = re.compile(r"\s*[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]\s*")
 _STRING_TAGS = ("!", "tag:yaml.org,2002:str")
 
 #: What the parser says -> what usually lies behind it.
@@ -42,7 +45,8 @@ class Pos(NamedTuple):
     line: int = 1
     column: int = 1
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
 
@@ -53,13 +57,14 @@ class Problems:
         self._found: dict[tuple[Pos, str], None] = {}
 
     def add(self, at: Pos, what: str, hint: str = "") -> None:
-        self._found[at, f"{what} - {hint}" if hint else what] = None
+        text = f"{what} - {hint}" if hint else what
+        self._found[at, _BREAKS.sub(" ", text)] = None
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def texts(self) -> tuple[str, ...]:
-        return tuple(f"{at}: {text}" for at, text in sorted(self._found))
+        return tuple(f"{at.text}: {text}" for at, text in sorted(self._found))
 
 
 class Scalar(Struct):
@@ -96,17 +101,23 @@ def compose(text: str, file: str, problems: Problems) -> Node | None:
     """The one document in `text`; None when it is no YAML, with the reason in `problems`."""
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_CHARS:
-        problems.add(Pos(file), f"{len(text)} characters, more than {MAX_CHARS}", "split it: a directory works too")
+        problems.add(
+            Pos(file),
+            f"{len(text)} characters, more than {MAX_CHARS}",
+            "split it: a directory works too",
+        )
         return None
     odd = _UNPRINTABLE.search(text)
     if odd is not None:
         at = position(text, odd.start(), file)
-        problems.add(at, f"character U+{ord(odd[0]):04X} is not text", "save the file as plain UTF-8 text")
+        problems.add(
+            at, f"character U+{ord(odd[0]):04X} is not text", "save the file as plain UTF-8 text"
+        )
         return None
     try:
         return _Composer(file, problems).run(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
-        problems.add(_mark(file, error), *_worded(text, error))
+        problems.add(*_worded(text, file, error))
     except _GiveUp:
         pass
     return None
@@ -160,7 +171,9 @@ class _Composer:
             case yaml.AliasEvent():
                 self._put(self._resolve(event))
             case yaml.DocumentStartEvent() if self.root is not None:
-                self.problems.add(self._at(event), "a second document", _SYNTAX_HINTS["found another document"])
+                self.problems.add(
+                    self._at(event), "a second document", _SYNTAX_HINTS["found another document"]
+                )
                 raise _GiveUp
             case _:
                 pass
@@ -168,7 +181,11 @@ class _Composer:
     def _enter(self, event: yaml.CollectionStartEvent, node: Items | Map) -> None:
         self._check_tag(event)
         if len(self.open) == MAX_DEPTH:
-            self.problems.add(node.at, f"nested deeper than {MAX_DEPTH} levels", "no key of a catalog is that deep")
+            self.problems.add(
+                node.at,
+                f"nested deeper than {MAX_DEPTH} levels",
+                "no key of a catalog is that deep",
+            )
             raise _GiveUp
         self.open.append(_Open(node, merges=[]))
         self._named(event, node)
@@ -179,12 +196,20 @@ class _Composer:
         return node
 
     def _resolve(self, event: yaml.AliasEvent) -> Node:
-        node = self.anchors.get(event.anchor)
+        node = self.anchors.get(event.anchor or "")
         if node is None:
-            self.problems.add(self._at(event), f"unknown anchor *{event.anchor}", f"no &{event.anchor} above this line")
+            self.problems.add(
+                self._at(event),
+                f"unknown anchor *{event.anchor}",
+                f"no &{event.anchor} above this line",
+            )
             raise _GiveUp
         if any(opened.node is node for opened in self.open):
-            self.problems.add(self._at(event), f"*{event.anchor} would contain itself", "point it at something else")
+            self.problems.add(
+                self._at(event),
+                f"*{event.anchor} would contain itself",
+                "point it at something else",
+            )
             raise _GiveUp
         return node
 
@@ -206,7 +231,9 @@ class _Composer:
             top.key = node
             return
         top.skip = True
-        self.problems.add(node.at, "a key must be one word", "quote it when it holds brackets, braces or ${…}")
+        self.problems.add(
+            node.at, "a key must be one word", "quote it when it holds brackets, braces or ${…}"
+        )
 
     def _put_value(self, top: _Open, into: Map, node: Node) -> None:
         key, top.key, top.skip = top.key, None, False
@@ -226,11 +253,17 @@ class _Composer:
             if isinstance(source, Map):
                 top.merges.append(source)
             else:
-                self.problems.add(key.at, "<< takes a mapping, or a list of mappings", "write <<: *anchor")
+                self.problems.add(
+                    key.at, "<< takes a mapping, or a list of mappings", "write <<: *anchor"
+                )
 
     def _check_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
         if event.tag is not None and event.tag not in _STRING_TAGS:
-            self.problems.add(self._at(event), f"YAML tag {quoted(event.tag)}", "catalogs use no tags: take it out")
+            self.problems.add(
+                self._at(event),
+                f"YAML tag {quoted(event.tag)}",
+                "catalogs use no tags: take it out",
+            )
 
     def _at(self, event: yaml.Event) -> Pos:
         return Pos(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
@@ -245,32 +278,24 @@ def _merged(opened: _Open) -> Map:
     return opened.node
 
 
-def _mark(file: str, error: yaml.MarkedYAMLError) -> Pos:
-    mark = error.problem_mark or error.context_mark
-    return Pos(file, mark.line + 1, mark.column + 1) if mark else Pos(file)
-
-
-def _worded(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    problem = error.problem or "not YAML"
-    mark = error.problem_mark
-    if "cannot start any token" in problem and mark is not None:
+def _worded(text: str, file: str, error: yaml.MarkedYAMLError) -> tuple[Pos, str, str]:
+    """Where and what, in words that say what to do about it."""
+    mark, opened, problem = error.problem_mark, error.context_mark, error.problem or "no document"
+    if mark is None:
+        return Pos(file), f"not YAML: {problem}", "look at the file's first lines"
+    at = Pos(file, mark.line + 1, mark.column + 1)
+    if "cannot start any token" in problem:
         character = _character(text, mark.line, mark.column)
         if character == "\t":
-            return "a tab in front of this", "YAML is indented with spaces only"
-        return f"a value cannot start with {quoted(character)}", "put it in quotes"
-    hint = next((h for said, h in _SYNTAX_HINTS.items() if said in problem), "look at the indentation and quotes here")
-    opened = error.context_mark
-    if opened is not None and mark is not None and opened.line != mark.line:
+            return at, "a tab in front of this", "YAML is indented with spaces only"
+        return at, f"a value cannot start with {quoted(character)}", "put it in quotes"
+    hints = (hint for said, hint in _SYNTAX_HINTS.items() if said in problem)
+    hint = next(hints, "look at the indentation and the quotes here")
+    if opened is not None and opened.line != mark.line:
         hint += f" (it began on line {opened.line + 1})"
-    return f"not YAML: {problem}", hint
+    return at, f"not YAML: {problem}", hint
 
 
 def _character(text: str, line: int, column: int) -> str:
     lines = text.splitlines()
     return lines[line][column : column + 1] if line < len(lines) else ""
-
-
-def quoted(text: str) -> str:
-    """`text` in double quotes on one line, cut to what a person needs to find it."""
-    text = " ".join(text.split()) if "\n" in text else text
-    return f'"{text if len(text) <= 60 else text[:59] + "…"}"'

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: `18GiB`, `10m`, `never`. A bare number is refused: which unit?
+"""Sizes and durations as people write them: `18GiB`, `10m`, `never`. A bare number is refused (which unit?).
 
 Used by the catalog and by `llmgw.config` for flags. Knows nothing of YAML or positions.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 
-from llmgw.errors import UsageError
+from llmgw.catalog.words import quoted, refuse
+
 
 SIZE_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)$"
 DURATION_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
+
+MAX_SIZE = 1 << 60
 
 _SIZES = {
     "TiB": 1 << 40,
@@ -31,11 +34,14 @@ def parse_size(text: str) -> int:
     """Bytes of `18GiB` (1024-based) or `24GB` (1000-based)."""
     number, unit = _split(text, "a size", "like 18GiB, 512MiB or 24GB")
     if not unit:
-        raise UsageError(f"{text} has no unit", f"which unit? write {number}GiB or {number}MiB")
+        refuse(f"{text} has no unit", f"which unit? write {number}GiB or {number}MiB")
     if unit not in _SIZES or not re.fullmatch(SIZE_PATTERN, text):
         near = _near_size(unit)
-        raise UsageError(f'"{_short(text)}" is not a size', f"write {number}{near}")
-    return round(float(number) * _SIZES[unit])
+        refuse(f"{quoted(text)} is not a size", f"write {number}{near}")
+    size = round(float(number) * _SIZES[unit])
+    if size > MAX_SIZE:
+        refuse(f"{text} is more than any machine has", "check the unit")
+    return size
 
 
 def parse_duration(text: str) -> float | None:
@@ -44,10 +50,12 @@ def parse_duration(text: str) -> float | None:
         return None
     number, unit = _split(text, "a duration", "like 90s, 10m, 2h or never")
     if not unit:
-        raise UsageError(f"{text} has no unit", f"which unit? write {number}s, {number}m or {number}h")
+        refuse(
+            f"{text} has no unit", f"which unit? write {number}s, {number}m or {number}h"
+        )
     if unit not in _DURATIONS or not re.fullmatch(DURATION_PATTERN, text):
         near = unit[0].lower() if unit[0].lower() in _DURATIONS else "s"
-        raise UsageError(f'"{_short(text)}" is not a duration', f"write {number}{near}")
+        refuse(f"{quoted(text)} is not a duration", f"write {number}{near}")
     return float(number) * _DURATIONS[unit]
 
 
@@ -72,14 +80,10 @@ def duration_text(seconds: float | None) -> str:
 def _split(text: str, what: str, hint: str) -> tuple[str, str]:
     found = _QUANTITY.fullmatch(text)
     if found is None:
-        raise UsageError(f'"{_short(text)}" is not {what}', hint)
+        refuse(f"{quoted(text)} is not {what}", hint)
     return found[1], found[2]
 
 
 def _near_size(unit: str) -> str:
     """What was probably meant: `G`, `gb`, `Gi` and `gib` are all gibibytes to whoever types them."""
     return {"k": "KiB", "m": "MiB", "t": "TiB"}.get(unit[0].lower(), "GiB")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:39] + "…"

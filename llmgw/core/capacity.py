@@ -1,7 +1,9 @@
 """What each node holds and what is left: computed from the shards known there, never booked (A59).
 
-Claimed or not, placed and not yet reported, on a silent node or being stopped: whatever has not verifiably ended holds its
-GPUs, memory, host memory, cores, watts, HCAs and ports (A43). Free memory is the stricter of reserved and measured (A62).
+Claimed or not, placed and not yet reported, on a silent node or being stopped: whatever has not verifiably ended holds
+its
+GPUs, memory, host memory, cores, watts, HCAs and ports (A43). Free memory is the stricter of reserved and measured
+(A62).
 May not decide who goes where: it only counts, and says in words what is short.
 """
 
@@ -41,6 +43,8 @@ class Held(Struct, frozen=True):
     hcas: dict[str, str] = {}
     starting: tuple[str, ...] = ()
     shards: int = 0
+    #: the agent said no to anything for now, and why
+    refused: str = ""
 
 
 def resources_of(shard: Shard, catalog: Catalog) -> Resources:
@@ -111,6 +115,7 @@ def taken(held: Held, shard: Shard, need: Resources) -> Held:
         hcas=held.hcas | dict.fromkeys(shard.report.hcas, name),
         starting=(*held.starting, name) if shard.report.state in STARTING else held.starting,
         shards=held.shards + 1,
+        refused=held.refused,
     )
 
 
@@ -121,7 +126,7 @@ def _refused(held: Held, resource: str, why: str) -> Held:
     if kind == "gpu":
         g = held.gpus.get(what, GpuHeld())
         return replace(held, gpus=held.gpus | {what: replace(g, whole=g.whole or why)})
-    return held
+    return replace(held, refused=why)
 
 
 def circuit_power_w(state: State, held: dict[str, Held], circuit: str) -> float:

@@ -21,7 +21,9 @@ def violations(state: State, survey: Survey) -> list[str]:
 def _one_bucket_each(state: State, survey: Survey) -> list[str]:
     shards = [(n, s.key) for n, node in state.nodes.items() for s in node.shards]
     verdicts = Counter((v.shard.node, v.shard.key) for v in survey.verdicts)
-    out = [f"shard {key} of {node} has no verdict" for node, key in shards if not verdicts[node, key]]
+    out = [
+        f"shard {key} of {node} has no verdict" for node, key in shards if not verdicts[node, key]
+    ]
     out += [f"shard {k} has {n} verdicts" for k, n in verdicts.items() if n > shards.count(k)]
     out += [f"unknown verdict {v.verdict}" for v in survey.verdicts if v.verdict not in VERDICTS]
     return out

@@ -11,9 +11,7 @@ from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import GATEWAY_GONE_S, Draining, State
 
 
-def finished(
-    state: State, replica: Replica, drain: Draining, timeout_s: float, now: float
-) -> str:
+def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:
     """Why it may be stopped now, or ""."""
     if now - drain.since_s >= timeout_s:
         return f"drained for {timeout_s:g} s, the limit"

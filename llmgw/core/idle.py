@@ -1,6 +1,7 @@
 """When an on-demand model is wanted, busy or idle (A22-A24, A63).
 
-Busy is in flight, waiting or loading; the idle clock starts at the last byte. A gateway that fell silent makes its replicas
+Busy is in flight, waiting or loading; the idle clock starts at the last byte. A gateway that fell silent makes its
+replicas
 busy until it is known to be gone: silence is no proof that nobody is being served. May not stop anything.
 """
 

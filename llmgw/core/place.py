@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.core.capacity import (
+    GpuHeld,
     Held,
     circuit_power_w,
     circuit_starting,
@@ -19,7 +20,6 @@ from llmgw.core.capacity import (
     resources_for,
     taken,
 )
-from llmgw.core.capacity import GpuHeld as GpuHeld
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.messages import Peer, ShardReport, Start
 from llmgw.core.types.plan import Spot
@@ -87,6 +87,7 @@ def _fit(state: State, held: dict[str, Held], node: Node, profile: Profile) -> F
     """One node: the spot and how tight it is, or the first thing that is in the way."""
     here = held[node.report.node]
     for refusal in (
+        here.refused,
         _eligible(node, profile),
         _budget(node, here, profile),
         _circuit(state, held, node, profile),
@@ -224,7 +225,10 @@ def start_message(
     replica: str,
     incarnation: str,
 ) -> tuple[tuple[str, Start], ...]:
-    """The start of each rank as (node, message), unexpanded. Ids come from the caller: the core makes no random ones."""
+    """The start of each rank as (node, message), unexpanded.
+
+    Ids come from the caller: the core makes no random ones.
+    """
     profile = model.profile(placement[0])
     assert profile is not None
     spots = placement[1]

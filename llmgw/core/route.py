@@ -1,6 +1,7 @@
 """Which endpoints gateways may use: a whole table out of the facts, never a delta (A31, A50, design.md 6).
 
-A replica is routed when every wanted shard is up and rank 0 has an endpoint; while control settles, what the last picture
+A replica is routed when every wanted shard is up and rank 0 has an endpoint; while control settles, what the last
+picture
 believed ready stays routed until its node speaks, so a restart never empties the table (F19). May not probe or decide.
 """
 

@@ -1,6 +1,7 @@
 """Who owns what runs: every shard gets exactly one verdict, every incarnation at most one replica (A1-A45).
 
-`survey` is a function of the facts of all nodes and one catalog, so the order in which nodes registered, and shards stand in a
+`survey` is a function of the facts of all nodes and one catalog, so the order in which nodes registered, and shards
+stand in a
 report, cannot matter (A10), and the same report twice changes nothing (A11). Identity comes before liveness: shards are
 grouped by incarnation and rank first (A28), then claimed through the catalog, then rivals are ranked by one total order
 (A38). Nothing is started, stopped or freed here; `reconcile` reads the survey.
@@ -57,7 +58,9 @@ def survey(state: State) -> Survey:
     warnings: list[str] = []
     for g in groups:
         loser = lost.get(g.incarnation)
-        replicas.append(replace(g.replica, kept=g.replica.claimed and loser is None))
+        kept = g.replica.claimed and loser is None
+        rival = loser.to.incarnation if loser else ""
+        replicas.append(replace(g.replica, kept=kept, rival=rival))
         verdicts += _group_verdicts(g, loser, superseded)
         warnings += _disagreements(g)
     replicas += [

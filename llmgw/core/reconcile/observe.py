@@ -1,6 +1,7 @@
 """Fold one fact into control's picture; every event is whole in itself and may come twice (A8-A13, A39-A42).
 
-A registration is the complete inventory of its node: what it lacks does not run there. Nothing is decided here; the only
+A registration is the complete inventory of its node: what it lacks does not run there. Nothing is decided here; the
+only
 memory kept beside the facts is since when an on-demand model is wanted (A22) and how often a model failed (A67).
 """
 
@@ -17,7 +18,6 @@ from llmgw.core.types.state import (
     QUIET_S,
     REFUSAL_HOLD_S,
     REMEMBERED,
-    REPORTED,
     Announced,
     CatalogLoaded,
     Cleared,
@@ -48,7 +48,7 @@ def observe(state: State, event: Event, now: float) -> State:
     return settled(_folded(state, event, now), now)
 
 
-def _folded(state: State, event: Event, now: float) -> State:
+def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm per event
     match event:
         case NodeRegistered(report):
             return _registered(state, report, now)
@@ -122,7 +122,9 @@ def waiting_for(state: State, now: float) -> tuple[str, ...]:
     heard = [n for n in state.nodes.values() if n.settled]
     if heard and all(n.report.epoch_seen == 0 for n in heard):
         return ()
-    quiet_since = state.last_registered_s if state.last_registered_s is not None else state.started_s
+    quiet_since = (
+        state.last_registered_s if state.last_registered_s is not None else state.started_s
+    )
     if heard and now - quiet_since >= QUIET_S:
         return ()
     return ("any node",)
@@ -132,12 +134,11 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
     """Adopt then forget, as one step (A8): new facts replace old ones, what is lacking is marked missing."""
     old = state.nodes.get(report.node)
     before = {s.key: s for s in old.shards} if old else {}
-    shards = tuple(_seen(report.node, s, before, now) for s in report.shards)
+    reported = tuple(_recognised(s, before) for s in report.shards)
+    shards = tuple(_seen(report.node, s, before, now) for s in reported)
     named = {s.key for s in shards}
     lacking = tuple(
-        replace(s, missing=True)
-        for s in before.values()
-        if s.key not in named and _believed(s)
+        replace(s, missing=True) for s in before.values() if s.key not in named and _believed(s)
     )
     node = Node(
         report=replace(report, shards=()),
@@ -156,12 +157,23 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
     return _wanted(_failures(state, shards, now), now)
 
 
+def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> ShardReport:
+    """A record its agent cannot read is the one we knew under that name: unreadable is not absent (A39)."""
+    if report.incarnation or report.state != "unknown":
+        return report
+    known = (s.report for s in before.values() if s.report.shard == report.shard)
+    old = next(known, None)
+    return report if old is None else replace(old, state="unknown", error=report.error)
+
+
 def _believed(shard: Shard) -> bool:
     """Placed but never reported is dropped, not counted as a failure; ended ones are over (A39, A40)."""
     return shard.origin != PLACED and (shard.missing or shard.report.state not in TERMINAL)
 
 
-def _seen(node: str, report: ShardReport, before: dict[tuple[str, int], Shard], now: float) -> Shard:
+def _seen(
+    node: str, report: ShardReport, before: dict[tuple[str, int], Shard], now: float
+) -> Shard:
     """One reported shard; what this process knew of it stays (a compute once known, since when it is seen)."""
     shard = Shard(node=node, report=report, seen_s=now)
     old = before.get(shard.key)
@@ -214,7 +226,8 @@ def _changed(state: State, event: ShardsChanged, now: float) -> State:
 
 def _refusals(node: str, refused: tuple[Refusal, ...], now: float) -> tuple[Refused, ...]:
     return tuple(
-        Refused(node, r.resource or "node", now + REFUSAL_HOLD_S, r.why or r.reason) for r in refused
+        Refused(node, r.resource or "node", now + REFUSAL_HOLD_S, r.why or r.reason)
+        for r in refused
     )
 
 

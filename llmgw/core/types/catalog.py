@@ -12,8 +12,31 @@ from msgspec import Struct
 
 #: `${name}` words that a command, its arguments and its environment may hold; `env.NAME` and `file.PATH` besides.
 PLACEHOLDERS = frozenset(
-    "port host model weights gpu_indices gpu_uuids gpu_count rank nodes is_leader leader_addr group_port workers node "
-    "node_addr fabric_addr hcas replica shard api_key state_dir log_path container_name".split()
+    [
+        "port",
+        "host",
+        "model",
+        "weights",
+        "gpu_indices",
+        "gpu_uuids",
+        "gpu_count",
+        "rank",
+        "nodes",
+        "is_leader",
+        "leader_addr",
+        "group_port",
+        "workers",
+        "node",
+        "node_addr",
+        "fabric_addr",
+        "hcas",
+        "replica",
+        "shard",
+        "api_key",
+        "state_dir",
+        "log_path",
+        "container_name",
+    ]
 )
 #: First part of a fingerprint; another prefix means unknown, neither equal nor different (A18, A19).
 FINGERPRINT_PREFIX = "1:"

@@ -68,7 +68,10 @@ class Compute(Struct, frozen=True, kw_only=True):
 
 
 class ShardReport(Struct, frozen=True, kw_only=True):
-    """One shard as its agent sees it. Only `shard` is sure to be there; `node` is set only by a confused agent (A12)."""
+    """One shard as its agent sees it.
+
+    Only `shard` is sure to be there; `node` is set only by a confused agent (A12).
+    """
 
     shard: str
     replica: str = ""

@@ -55,6 +55,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     #: claimed and counted towards the model; False for strays, conflicts and what is unclaimed
     kept: bool = True
     held: bool = False
+    #: the incarnation it lost to, "" for none
+    rival: str = ""
     drift: str = ""
     started_at: str = ""
     in_flight: int = 0

@@ -1,6 +1,7 @@
 """What control knows: facts folded in by `reconcile.observe`, never a decision about what was asked for.
 
-Nothing here is derived: claims, replica states, holdings and routes are computed from these facts at every pass, so there
+Nothing here is derived: claims, replica states, holdings and routes are computed from these facts at every pass, so
+there
 is no release to forget and no cache to go stale (design.md 2). Times are monotonic seconds of the control process.
 """
 
@@ -36,7 +37,10 @@ QUIET_S = 15.0
 
 
 class Shard(Struct, frozen=True, kw_only=True):
-    """One shard on one node. `missing`: believed, not in the node's complete report, to be announced once and dropped."""
+    """One shard on one node.
+
+    `missing`: believed, not in the node's complete report, to be announced once and dropped.
+    """
 
     node: str
     report: ShardReport
@@ -69,7 +73,10 @@ class Shard(Struct, frozen=True, kw_only=True):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """`report.shards` is empty here: `shards` is the one list. `settled`: its complete inventory came in under our epoch."""
+    """`report.shards` is empty here: `shards` is the one list.
+
+    `settled`: its complete inventory came in under our epoch.
+    """
 
     report: NodeReport
     shards: tuple[Shard, ...] = ()

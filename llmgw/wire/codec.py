@@ -1,7 +1,8 @@
 """The codec of core values: JSON in and out, tolerant of older and newer peers (F55, F56).
 
 Answers for decoding (missing reads as unknown, unknown fields are kept in `extra` and go back out, one unreadable shard
-never spoils a report) and for the documents of contract/cli.md that both control and the CLI produce. It may not decide.
+never spoils a report) and for the documents of contract/cli.md that both control and the CLI produce. It may not
+decide.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
-        raise WireError(f"message refused: not a {_name(kind)}: {e}") from e
+        msg = f"message refused: not a {_name(kind)}: {e}"
+        raise WireError(msg) from e
 
 
 def decode_report(data: bytes) -> NodeReport:
@@ -61,17 +63,21 @@ def decode_reports(data: bytes) -> tuple[NodeReport, ...]:
 def report_of(raw: Any) -> NodeReport:
     """A report out of plain values. An undecodable shard is listed as unknown and held, not dropped (A39)."""
     if not isinstance(raw, dict):
-        raise WireError(f"inventory refused: want an object, got {type(raw).__name__}")
+        msg = f"inventory refused: want an object, got {type(raw).__name__}"
+        raise WireError(msg)
     fields = {k: v for k, v in raw.items() if v is not None and k in NODE_NAMES}
     shards = fields.pop("shards", [])
     if not isinstance(shards, list):
-        raise WireError(f"inventory refused: shards must be a list, got {type(shards).__name__}")
+        msg = f"inventory refused: shards must be a list, got {type(shards).__name__}"
+        raise WireError(msg)
     try:
         report = msgspec.convert(fields, NodeReport)
     except msgspec.ValidationError as e:
-        raise WireError(f"inventory refused: {e}") from e
+        msg = f"inventory refused: {e}"
+        raise WireError(msg) from e
     if not report.node:
-        raise WireError("inventory refused: the node has no name")
+        msg = "inventory refused: the node has no name"
+        raise WireError(msg)
     extra = {k: v for k, v in raw.items() if k not in NODE_NAMES}
     return msgspec.structs.replace(report, shards=tuple(shard_of(s) for s in shards), extra=extra)
 
@@ -80,7 +86,7 @@ def shard_of(raw: Any) -> ShardReport:
     """One shard, normalised: replica and rank out of the name where absent, unknown states read as `unknown`."""
     if not isinstance(raw, dict):
         return ShardReport(shard="?", state="unknown", error=f"unreadable record: {raw!r:.80}")
-    name = raw.get("shard") if isinstance(raw.get("shard"), str) else "?"
+    name = str(raw.get("shard", "?"))
     fields = {k: v for k, v in raw.items() if v is not None and k in SHARD_NAMES}
     try:
         shard = msgspec.convert(fields, ShardReport)
@@ -127,7 +133,8 @@ def _json(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
-        raise WireError(f"message refused: not JSON: {e}") from e
+        msg = f"message refused: not JSON: {e}"
+        raise WireError(msg) from e
 
 
 def _name(kind: Any) -> str:

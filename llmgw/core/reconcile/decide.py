@@ -1,0 +1,337 @@
+"""Look at the whole and say what to do: verdicts, replicas, an ordered list of actions, each with `why`.
+
+Level-triggered: nothing is remembered of what was asked before; what is under way shows in the facts. Nothing is
+started or
+disturbed while settling (A46). The same function serves the loop and the dry run (A52); no flag reaches it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from llmgw.core import drain, idle, roll
+from llmgw.core.adopt.survey import Survey, survey
+from llmgw.core.capacity import Held, holdings
+from llmgw.core.place import NoRoom, counted, place
+from llmgw.core.reconcile.observe import waiting_for
+from llmgw.core.types.catalog import Model
+from llmgw.core.types.messages import TERMINAL
+from llmgw.core.types.plan import (
+    Action,
+    DrainReplica,
+    NodeView,
+    Plan,
+    Replica,
+    RollReplica,
+    StartReplica,
+    StopReplica,
+    Verdict,
+    Wait,
+)
+from llmgw.core.types.state import PLACED, Draining, Failure, Shard, State
+
+BACKOFF_CAP_S = 300.0
+
+
+class Pass(Struct):
+    """Scratch of one pass: the survey by model, and what is held, grown by each start that was decided."""
+
+    state: State
+    now: float
+    survey: Survey
+    held: dict[str, Held]
+    reasons: dict[tuple[str, str, int], Verdict]
+    kept: dict[str, list[Replica]]
+    actions: list[Action]
+
+
+def decide(state: State, now: float, found: Survey | None = None) -> Plan:
+    """The plan of this moment. `found` spares a second survey where the caller has one of this very state."""
+    found = found or survey(state)
+    p = Pass(
+        state=state,
+        now=now,
+        survey=found,
+        held=holdings(state),
+        reasons={(v.shard.node, *v.shard.key): v for v in found.verdicts},
+        kept={},
+        actions=[],
+    )
+    for r in found.replicas:
+        if r.kept and r.state != "draining":
+            p.kept.setdefault(r.model, []).append(r)
+    if not state.settling:
+        _end(p)
+        _all_models(p)
+    return Plan(
+        nodes=_nodes(state),
+        verdicts=found.verdicts,
+        replicas=found.replicas,
+        actions=tuple(p.actions),
+        settling_for=waiting_for(state, now) if state.settling else (),
+        warnings=found.warnings,
+        epoch_seen=max((n.report.epoch_seen for n in state.nodes.values()), default=0),
+    )
+
+
+def _nodes(state: State) -> tuple[NodeView, ...]:
+    return tuple(
+        NodeView(
+            node=name,
+            answered=node.connected,
+            shards=len(node.shards),
+            error=None if node.connected else "no answer",
+        )
+        for name, node in sorted(state.nodes.items())
+    )
+
+
+def _end(p: Pass) -> None:
+    """What must go: drained ones, losers, unclaimed ones, what stayed short, second shards of a rank."""
+    for r in p.survey.replicas:
+        members = _stoppable(r.members)
+        if not members:
+            continue
+        drain_ = p.state.draining.get(r.incarnation)
+        if drain_ is not None or r.state == "draining":
+            _finish(p, r, members, drain_)
+        elif p.state.ending:
+            p.actions.append(
+                _drain(r, members, "ending", "the operator asked for all engines to end")
+            )
+        elif not r.claimed:
+            _unclaimed(p, r, members)
+        elif not r.kept:
+            _loser(p, r, members)
+        elif r.have < r.want and not r.held:
+            _short(p, r, members)
+    _second_shards(p)
+
+
+def _stoppable(shards: tuple[Shard, ...]) -> tuple[Shard, ...]:
+    """Those an order would still change: running, or placed and not yet heard of."""
+    return tuple(
+        s for s in shards if s.report.desired != "stopped" and s.report.state != "stopping"
+    )
+
+
+def _finish(p: Pass, r: Replica, members: tuple[Shard, ...], begun: Draining | None) -> None:
+    """A drain under way, also one that only the agent's journal remembers (A65)."""
+    since = begun or Draining(p.state.settled_s or 0.0, "draining", "was draining before")
+    if begun is None and not idle.may_serve(p.state, r, p.now):
+        since = replace(since, version=1)
+    why = drain.finished(p.state, r, since, _drain_timeout_s(p, r), p.now)
+    due_s = 0.0 if why else max(since.since_s + _drain_timeout_s(p, r) - p.now, 0.0)
+    p.actions.append(
+        StopReplica(
+            replica=r.replica,
+            incarnation=r.incarnation,
+            model=r.model,
+            profile=r.profile,
+            shards=members,
+            reason=since.reason,
+            why=f"{since.why}; {why or 'requests may still be running on it'}",
+            due_s=due_s,
+            drained=True,
+        )
+    )
+
+
+def _drain_timeout_s(p: Pass, r: Replica) -> float:
+    model = p.state.catalog.models.get(r.model)
+    profile = model.profile(r.profile) if model else None
+    return profile.drain_timeout_s if profile else 120.0
+
+
+def _unclaimed(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
+    """Nothing will ever claim it: stopped after a grace in which an operator can see it coming (A48)."""
+    if p.state.keep_unknown or p.state.catalog.keep_unknown:
+        return
+    first = min(s.seen_s for s in members)
+    due_s = max(first, p.state.settled_s or 0.0) + p.state.catalog.stray_grace_s - p.now
+    verdict = p.reasons[(members[0].node, *members[0].key)]
+    reason = verdict.reason or "model_removed"
+    if due_s <= 0 and any(s.was_live for s in members):
+        p.actions.append(_drain(r, members, reason, verdict.why))
+        return
+    p.actions.append(_stop(r, members, reason, verdict.why, max(due_s, 0.0)))
+
+
+def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
+    """Drained, not killed, and only once the kept one is routable (A38). One that never came up is just stopped."""
+    verdict = p.reasons[(members[0].node, *members[0].key)]
+    reason = verdict.reason or "duplicate_replica"
+    if not any(s.was_live for s in members):
+        p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
+    elif any(k.incarnation == r.rival and k.complete_and_ready for k in p.survey.replicas):
+        p.actions.append(_drain(r, members, reason, verdict.why))
+
+
+def _short(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
+    """Short after the assembly window: its remaining shards are stopped, to be replaced elsewhere (A33)."""
+    first = min(s.seen_s for s in members)
+    due_s = max(first, p.state.settled_s or 0.0) + p.state.catalog.assembly_window_s - p.now
+    why = f"{r.have} of {r.want} shards; the others have not come within the assembly window"
+    p.actions.append(_stop(r, members, "short_after_window", why, max(due_s, 0.0)))
+
+
+def _second_shards(p: Pass) -> None:
+    """A second shard of a rank is nobody's endpoint: it is stopped once the one that counts is up."""
+    for v in p.survey.verdicts:
+        if v.reason != "duplicate_rank" or v.verdict != "stray" or not _stoppable((v.shard,)):
+            continue
+        r = v.shard.report
+        p.actions.append(
+            DrainReplica(
+                replica=r.replica,
+                incarnation=v.shard.incarnation,
+                model=v.model,
+                profile=v.profile,
+                shards=(v.shard,),
+                reason="duplicate_rank",
+                why=v.why,
+            )
+        )
+
+
+def _stop(
+    r: Replica, members: tuple[Shard, ...], reason: str, why: str, due_s: float
+) -> StopReplica:
+    return StopReplica(
+        replica=r.replica,
+        incarnation=r.incarnation,
+        model=r.model,
+        profile=r.profile,
+        shards=members,
+        reason=reason,
+        why=why,
+        due_s=due_s,
+        disturbs=any(s.was_live for s in members),
+    )
+
+
+def _drain(
+    r: Replica, members: tuple[Shard, ...], reason: str, why: str, *, asleep: bool = False
+) -> DrainReplica:
+    return DrainReplica(
+        replica=r.replica,
+        incarnation=r.incarnation,
+        model=r.model,
+        profile=r.profile,
+        shards=members,
+        reason=reason,
+        why=why,
+        idle=asleep,
+        disturbs=not asleep,
+    )
+
+
+def _all_models(p: Pass) -> None:
+    """Rolls and sleeps of what runs, then starts, the most important and least served model first."""
+    if p.state.ending:
+        return
+    models = sorted(p.state.catalog.models.values(), key=lambda m: (-m.scaling.priority, m.name))
+    for model in models:
+        _start(p, model)
+    for model in models:
+        _roll(p, model)
+        _sleep(p, model)
+
+
+def _start(p: Pass, model: Model) -> None:
+    """Start what is wanted and not there. A held, assembling or pending replica is there (A46, F61)."""
+    kept = p.kept.get(model.name, [])
+    wanted = model.scaling.min
+    if not kept and not wanted and idle.demanded(p.state, model):
+        wanted = 1
+    reason = (
+        f"min {model.scaling.min}"
+        if model.scaling.min
+        else f"{idle.waiting(p.state, model.name)} waiting"
+    )
+    for n in range(len(kept), wanted):
+        why = _not_yet(p, model)
+        if not why:
+            answer = place(p.state, p.held, model)
+            if not isinstance(answer, NoRoom):
+                p.held = counted(p.state, p.held, model, answer)
+                p.actions.append(
+                    StartReplica(
+                        model=model.name,
+                        profile=answer.profile,
+                        spots=answer.spots,
+                        why=f"{reason}, {n} running; {answer.why}",
+                    )
+                )
+                continue
+            why = answer.why
+        p.actions.append(
+            Wait(
+                model=model.name,
+                profile=model.profiles[0].name,
+                why=f"{reason}, {n} running; {why}",
+            )
+        )
+        return
+
+
+def _not_yet(p: Pass, model: Model) -> str:
+    """Why no start of the model may be tried now: given up, backing off, or an older one still being stopped."""
+    failures = p.state.failures.get(model.name, ())
+    if not failures:
+        return ""
+    last = failures[-1]
+    restart = model.profiles[0].restart
+    recent = [f for f in failures if p.now - f.at_s < restart.window_s]
+    if last.gave_up or len(recent) > restart.max:
+        said = last.error if last.gave_up else _gave_up(recent, restart.window_s)
+        return f"failed ({said}); llmgw clear {model.name} lets it start again"
+    if len(recent) > 1:
+        pause = min(restart.backoff_s * 2.0 ** (len(recent) - 2), BACKOFF_CAP_S)
+        left = last.at_s + pause - p.now
+        if left > 0:
+            return f"backing off {left:.0f} s after {len(recent)} failures: {last.error}"
+    return ""
+
+
+def _gave_up(recent: list[Failure], window_s: float) -> str:
+    return f"gave up after {len(recent)} failures in {window_s / 60:g} min: {recent[-1].error}"
+
+
+def _roll(p: Pass, model: Model) -> None:
+    kept = [r for r in p.kept.get(model.name, []) if r.kept]
+    old = roll.surplus(model, kept)
+    if old is not None:
+        why = f"{old.drift}; its replacement is ready"
+        p.actions.append(_drain(old, _stoppable(old.members), "drift", why))
+        return
+    step = roll.step(p.state, p.held, model, kept)
+    if step is not None:
+        p.actions.append(step)
+
+
+def _sleep(p: Pass, model: Model) -> None:
+    """An on-demand replica beyond `min` that nobody has used for its timeout goes to sleep (A63)."""
+    kept = [r for r in p.kept.get(model.name, []) if not r.held and r.complete_and_ready]
+    leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | RollReplica)}
+    kept = [r for r in kept if r.incarnation not in leaving]
+    kept.sort(key=lambda r: (idle.idle_since_s(p.state, r), r.incarnation))
+    for r in kept[: max(len(p.kept.get(model.name, [])) - model.scaling.min, 0)]:
+        until = idle.idle_until_s(p.state, model, r)
+        if until is None or p.now < until or idle.busy(p.state, r, p.now):
+            continue
+        since = p.now - idle.idle_since_s(p.state, r)
+        why = f"idle for {since:.0f} s, idle_timeout is {model.scaling.idle_timeout_s:g} s"
+        p.actions.append(_drain(r, _stoppable(r.members), "idle", why, asleep=True))
+
+
+def acknowledged(state: State) -> tuple[Shard, ...]:
+    """Ended shards whose record the agent may delete: their end is in our picture, and nobody waits for a `clear`."""
+    return tuple(
+        s
+        for node in state.nodes.values()
+        if node.usable
+        for s in node.shards
+        if s.report.state in TERMINAL and s.origin != PLACED and not s.report.gave_up
+    )

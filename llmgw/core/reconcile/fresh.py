@@ -1,0 +1,65 @@
+"""The picture of a control plane that starts now: what its inventory remembers, and the reports it would get.
+
+The dry run, offline or of a running control, is `decide` of this (A52): settling counts as over, nothing is `known`
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from llmgw.core.reconcile.observe import observe, remembered
+from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.state import Draining, Failure, NodeRegistered, State
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """What the inventory keeps and the fleet cannot tell. `nodes`: last picture, and whether it was unreachable then.
+
+    Times in `failures` and `draining` are monotonic seconds of the reader's clock (negative: before it started).
+    """
+
+    nodes: tuple[tuple[NodeReport, bool], ...] = ()
+    epoch: int = 0
+    failures: dict[str, tuple[Failure, ...]] = {}
+    draining: dict[str, Draining] = {}
+
+
+def started(
+    catalog: Catalog, memory: Memory, *, now: float, settle_timeout_s: float, keep_unknown: bool
+) -> State:
+    """A control plane that has just started: it knows what it remembers, and has heard nobody."""
+    state = State(
+        catalog=catalog,
+        epoch=memory.epoch,
+        started_s=now,
+        settle_timeout_s=settle_timeout_s,
+        keep_unknown=keep_unknown,
+        failures=memory.failures,
+        draining=memory.draining,
+    )
+    for report, unreachable in memory.nodes:
+        state = remembered(state, report, unreachable=unreachable)
+    return state
+
+
+def after_settling(
+    catalog: Catalog,
+    memory: Memory,
+    reports: Iterable[NodeReport],
+    *,
+    keep_unknown: bool = False,
+) -> State:
+    """Started, all reports in, one registration each in that order, settling over. Time stands at 0."""
+    state = started(catalog, memory, now=0.0, settle_timeout_s=0.0, keep_unknown=keep_unknown)
+    for report in reports:
+        state = observe(state, NodeRegistered(report), 0.0)
+    nodes = {
+        name: replace(node, shards=tuple(replace(s, known=False) for s in node.shards))
+        for name, node in state.nodes.items()
+    }
+    return replace(state, nodes=nodes, settled_s=0.0)

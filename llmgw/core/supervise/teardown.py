@@ -1,0 +1,161 @@
+"""The end of a process tree: one TERM, grace, KILL, all of it seen gone, its memory seen back; only then is anything free.
+
+An engine is its whole tree (F65: the API process was dead, a worker held the memory, the next start ran out of it). What
+does not die stays held and visible (F67). Signals go to verified records only; a second TERM makes llama-server drop its
+streams, so what was sent is journaled before it is sent. May not decide that something ends: `begin` is told.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec.structs import replace
+
+from llmgw.core.supervise.table import move
+from llmgw.core.types.node import (
+    Effect,
+    Ending,
+    Look,
+    Measure,
+    MemorySeen,
+    Record,
+    Signal,
+    TreeSeen,
+    Watch,
+)
+
+#: How often the tree is looked at, and less often once KILL did not help.
+LOOK_S, STUCK_LOOK_S = 0.25, 2.0
+#: After this long without effect a KILL is repeated (a fork may have raced it) and the shard says that it is stuck.
+KILL_WAIT_S = 10.0
+#: Freed GPU memory: it has stopped falling for so many samples in a row; or nobody can measure it, for so long (A43).
+MEASURE_S, MEMORY_SAMPLES, BLIND_S = 0.5, 3, 60.0
+
+CAUSE: dict[Ending, str] = {"restart": "retry", "failed": "fail", "stopped": "stop"}
+
+
+def begin(record: Record, ending: Ending, why: str, now: float) -> Record:
+    """Start to tear down what there is of the current attempt; `ending` says what follows."""
+    record = move(record, CAUSE[ending], why, now)
+    nothing = record.pid is None
+    watch = replace(
+        record.watch,
+        probing=False,
+        progress=None,
+        due_s=inf if record.watch.exited else now,
+        look_s=now,
+        gone=nothing,
+        free=nothing,
+        gone_s=now,
+    )
+    return replace(record, ending=ending, watch=watch)
+
+
+def grace_s(record: Record) -> float:
+    return record.start.stop.grace_s if record.grace_s is None else record.grace_s
+
+
+def tree_seen(record: Record, event: TreeSeen, now: float) -> Record:
+    """`tree` gathers every pid seen: NVML lists a dead one for a while, and it is then ours, not a stranger."""
+    watch = record.watch
+    if not record.ending or watch.gone or event.attempt != record.attempt:
+        return record
+    if not event.alive and not event.doubtful:
+        free = not record.start.gpus
+        gone = replace(watch, exited=True, gone=True, free=free, gone_s=now, look_s=now)
+        return replace(record, watch=gone)
+    watch = replace(watch, tree=tuple(sorted({*watch.tree, *event.alive})))
+    if event.alive and watch.exited and not record.signalled:
+        watch = replace(watch, due_s=now)  # its leader died by itself: the rest is broken
+    if not event.alive:
+        doubt = f"may still be its processes, not provably, so not signalled: {event.detail}"
+        record = replace(record, error=f"pids {_pids(event.doubtful)} {doubt}")
+        watch = replace(watch, due_s=inf)
+    return replace(record, watch=watch)
+
+
+def memory_seen(record: Record, event: MemorySeen, now: float) -> Record:
+    watch = record.watch
+    if not watch.gone or watch.free or event.attempt != record.attempt:
+        return record
+    if event.used_bytes is None:
+        return replace(record, watch=replace(watch, free=now - watch.gone_s >= BLIND_S))
+    falling = watch.used_bytes is None or event.used_bytes < watch.used_bytes
+    listed = not watch.exited_before(event.pids)
+    steady = 0 if falling or listed else watch.steady + 1
+    return replace(
+        record,
+        watch=replace(
+            watch,
+            used_bytes=event.used_bytes,
+            steady=steady,
+            free=steady >= MEMORY_SAMPLES,
+        ),
+    )
+
+
+def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
+    """The next step of a tear-down, if it is due."""
+    if not record.ending or record.state == "unknown":
+        return record, ()
+    watch = record.watch
+    if not watch.gone:
+        return _end_tree(record, now)
+    if watch.free:
+        return _finish(record, now), ()
+    if now < watch.look_s:
+        return record, ()
+    record = replace(record, watch=replace(watch, look_s=now + MEASURE_S))
+    return record, (Measure(record),)
+
+
+def due_s(record: Record) -> float:
+    """When `pursue` has something to do."""
+    watch = record.watch
+    if watch.free:
+        return 0.0
+    return watch.look_s if watch.gone else min(watch.look_s, watch.due_s)
+
+
+def _end_tree(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
+    effects: list[Effect] = []
+    if now >= record.watch.due_s:
+        record, signal = _signal(record, now)
+        effects.append(signal)
+    watch = record.watch
+    if now >= watch.look_s:
+        pause = STUCK_LOOK_S if record.signalled == "kill" else LOOK_S
+        record = replace(record, watch=replace(watch, look_s=now + pause))
+        effects.append(Look(record))
+    return record, tuple(effects)
+
+
+def _signal(record: Record, now: float) -> tuple[Record, Signal]:
+    assert record.watch.verified, f"{record.key} is not verified, it may not be signalled"
+    if not record.signalled and not record.watch.exited:
+        watch = replace(record.watch, due_s=now + grace_s(record))
+        record = replace(record, signalled="stop", watch=watch)
+        return record, Signal(record, record.start.stop.signal)
+    if record.signalled == "kill":
+        still = f"pids {_pids(record.watch.tree)} are still there {KILL_WAIT_S:g} s after SIGKILL"
+        record = replace(record, error=f"stuck: {still}; its GPUs and ports stay held")
+    # The first look after a KILL is soon: it usually works.
+    watch = replace(record.watch, due_s=now + KILL_WAIT_S)
+    if record.signalled != "kill":
+        watch = replace(watch, look_s=min(watch.look_s, now + LOOK_S / 5))
+    record = replace(record, signalled="kill", watch=watch)
+    return record, Signal(record, "KILL")
+
+
+def _finish(record: Record, now: float) -> Record:
+    ending = record.ending
+    watch = Watch(identified=True, story=record.watch.story)
+    record = replace(record, pid=None, start_ticks=0, signalled="", ending="", watch=watch)
+    if ending == "restart":
+        return record
+    why = "all of it is gone and its memory is back"
+    return move(record, "ended" if ending == "stopped" else "failed", why, now)
+
+
+def _pids(pids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, pids))

@@ -1,0 +1,382 @@
+"""What one agent knows, what happens to it, and what it may do: the words of `core.supervise`.
+
+State: `AgentState` holds one `Record` per (shard, incarnation). Events carry facts in, effects carry orders out; both are
+closed unions. The shells in `llmgw/agent` (and the simulator) perform effects and answer with events; they decide nothing.
+
+The performer's side of the bargain:
+- Effects of one call are performed in the order given. `StoreToken`, `WriteRecord` and `DeleteRecord` are durable before
+  anything after them happens. When one of them fails: of a `CommandReceived` the whole answer is thrown away, the old state
+  kept and the command refused (`cannot_journal`); of any other event the new state is kept, the write is tried again later,
+  and a `Spawn` of that record is answered `SpawnFailed`.
+- `Spawn` is answered by `Spawned` or `SpawnFailed`, `Look` by `TreeSeen`, `Measure` by `MemorySeen`, `Probe` by `Probed`,
+  `Identify` by `Identified`. An answer names the attempt it is about; a late one is ignored. `Signal` has no answer: what it
+  did shows in `Exited` and `TreeSeen`.
+- An answer may come at once or late, never not at all (bounded calls), except that a dead agent loses them all: the next
+  process loads the journal, asks `Identify` of every record that is not terminal, and registers when all are answered.
+- `Tick` comes at the latest at `supervise.next_due`. Times are seconds of one monotonic clock per boot (failure times are
+  journaled; they are read again only within the same boot, where that clock goes on).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from llmgw.core.types.messages import (
+    TERMINAL,
+    Capacity,
+    Command,
+    Compute,
+    Fabric,
+    Foreign,
+    Gpu,
+    Refusal,
+    Start,
+    Token,
+)
+
+#: (shard, incarnation)
+Key = tuple[str, str]
+#: What follows once the tree of a tear-down is gone and its memory is back; "": no tear-down is under way.
+Ending = Literal["", "restart", "failed", "stopped"]
+
+
+class Watch(Struct, frozen=True, kw_only=True):
+    """What is known of a record only while this agent process lives: never journaled, rebuilt after a restart."""
+
+    #: re-attach has said what became of it (A13: the agent registers when all are)
+    identified: bool = False
+    #: its process is proved ours; nothing is signalled without this
+    verified: bool = False
+    #: the leader is seen gone; `gone`: its whole tree; `free`: its GPU memory is back, or it had none
+    exited: bool = False
+    gone: bool = False
+    free: bool = False
+    gone_s: float = 0.0
+    #: starting: give up at; tear-down: the next harder step at
+    due_s: float = 0.0
+    #: when to probe next (`probing`: one is under way), and to look at tree, memory or identity next
+    probe_s: float = 0.0
+    probing: bool = False
+    look_s: float = 0.0
+    tries: int = 0
+    #: results of the last `ready.of` probes, newest last
+    probes: tuple[bool, ...] = ()
+    #: the listener on its port was seen to be ours
+    owned: bool = False
+    last_probe: str = ""
+    progress: float | None = None
+    #: pids of the tree when last looked at
+    tree: tuple[int, ...] = ()
+    #: GPU memory in use when last measured, and how often in a row it has not fallen since
+    used_bytes: int | None = None
+    steady: int = 0
+    #: the last transitions, for the exception that an impossible one raises
+    story: tuple[str, ...] = ()
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """One shard on this node: the order it came with and what became of it. All but `watch` is the journal's."""
+
+    start: Start
+    state: str = "pending"
+    #: running, draining or stopped; never goes back
+    desired: str = "running"
+    attempt: int = 1
+    #: a spawn of this attempt is journaled and not yet answered (F43, F44)
+    intent: bool = False
+    pid: int | None = None
+    start_ticks: int = 0
+    boot_id: str = ""
+    #: first spawn of the incarnation, ISO (A25: a restart does not make it young)
+    started_at: str = ""
+    endpoint: str = ""
+    artefact: str = ""
+    api_key: str = ""
+    ending: Ending = ""
+    #: "" | "stop" | "kill": what the tree was sent; journaled before it is sent, so there is at most one TERM
+    signalled: str = ""
+    grace_s: float | None = None
+    #: when attempts failed, within the restart window
+    failures: tuple[float, ...] = ()
+    gave_up: bool = False
+    error: str | None = None
+    exit_code: int | None = None
+    compute: Compute | None = None
+    #: rebuilt from environment markers, or unreadable: what it was started with is not known, it is not restarted
+    partial: bool = False
+    extra: dict[str, Any] = {}
+    watch: Watch = Watch()
+
+    @property
+    def key(self) -> Key:
+        return (self.start.shard, self.start.incarnation)
+
+    @property
+    def ended(self) -> bool:
+        """Verified over: holds nothing."""
+        return self.state in TERMINAL
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return tuple(p for p in (self.start.port, *self.start.ports.values()) if p)
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A live registration with one control. `lease` is "" where control does not say."""
+
+    session: str
+    epoch: int = 0
+    leader_uuid: str = ""
+    leader: bool = True
+    lease: str = ""
+
+
+class NodeFacts(Struct, frozen=True, kw_only=True):
+    """What does not change while the agent process lives."""
+
+    node: str
+    node_id: str = ""
+    instance: str = ""
+    version: str = ""
+    boot_id: str = ""
+    address: str = "127.0.0.1"
+    inspect: str = ""
+    pools: tuple[str, ...] = ("default",)
+    labels: dict[str, str] = {}
+    fabrics: dict[str, Fabric] = {}
+    circuit: str | None = None
+    capacity: Capacity = Capacity()
+
+
+class AgentState(Struct, frozen=True, kw_only=True):
+    """Everything the agent decides by. `sessions` by control URL; `gpus` None: devices unknown (F59)."""
+
+    facts: NodeFacts
+    #: the highest token obeyed, durable
+    token: Token | None = None
+    sessions: dict[str, Session] = {}
+    records: dict[Key, Record] = {}
+    gpus: tuple[Gpu, ...] | None = None
+    foreign: tuple[Foreign, ...] = ()
+    #: a leader was heard since this process started; before that no dead engine is restarted (F36)
+    control_heard: bool = False
+
+    @property
+    def reattached(self) -> bool:
+        return all(r.watch.identified for r in self.records.values())
+
+
+# ---------------------------------------------------------------- events
+
+
+class CommandReceived(Struct, frozen=True, kw_only=True, tag=True):
+    """`control` is the URL it came from. With a `Start`: the ports of it that a plain bind, just tried, found taken and by
+    whom (port -> words), and a fresh random key for an engine that comes without one."""
+
+    command: Command
+    control: str
+    ports_busy: dict[int, str] = {}
+    fresh_key: str = ""
+
+
+class SessionOpened(Struct, frozen=True, kw_only=True, tag=True):
+    """Registered, or the control behind a live session said something new about who leads."""
+
+    control: str
+    session: Session
+
+
+class SessionLost(Struct, frozen=True, tag=True):
+    """Gone at control, silent, or closed by us before a snapshot (A42): its commands are refused from here on."""
+
+    control: str
+
+
+class Spawned(Struct, frozen=True, kw_only=True, tag=True):
+    """`at` is wall time, ISO. `artefact`: the expanded weights, secrets left unexpanded."""
+
+    key: Key
+    attempt: int
+    pid: int
+    start_ticks: int
+    at: str = ""
+    artefact: str = ""
+    endpoint: str = ""
+
+
+class SpawnFailed(Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing runs. `fatal`: trying again here cannot help (no such binary, port taken)."""
+
+    key: Key
+    attempt: int
+    error: str
+    fatal: bool = False
+
+
+class Exited(Struct, frozen=True, kw_only=True, tag=True):
+    """The leader is gone. `code` as subprocess has it (-9: signal 9), None where nobody could observe it."""
+
+    key: Key
+    attempt: int
+    code: int | None = None
+    last_line: str = ""
+
+
+class Probed(Struct, frozen=True, kw_only=True, tag=True):
+    """One health probe. `owner` is asked for with `Probe.check`: "ours", "other" (`detail` says whose), "" unknown."""
+
+    key: Key
+    attempt: int
+    outcome: Literal["ok", "loading", "refused", "failed"]
+    detail: str = ""
+    progress: float | None = None
+    owner: Literal["", "ours", "other"] = ""
+    compute: Compute | None = None
+
+
+class TreeSeen(Struct, frozen=True, kw_only=True, tag=True):
+    """Live processes of the shard: `alive` provably ours, `doubtful` perhaps (they hold, and are not signalled)."""
+
+    key: Key
+    attempt: int
+    alive: tuple[int, ...] = ()
+    doubtful: tuple[int, ...] = ()
+    detail: str = ""
+
+
+class MemorySeen(Struct, frozen=True, kw_only=True, tag=True):
+    """Memory in use on the shard's GPUs and the pids listed there; `used_bytes` None where NVML cannot tell."""
+
+    key: Key
+    attempt: int
+    used_bytes: int | None = None
+    pids: tuple[int, ...] = ()
+
+
+class Identified(Struct, frozen=True, kw_only=True, tag=True):
+    """Evidence about a record's processes, for re-attach; `core.supervise.reattach` says what it means.
+
+    `leader`: the process at the record's pid, by start ticks. `pid`, `start_ticks`: a session leader that carries the
+    record's markers (asked where the record has no pid). `others`: further live processes proved ours. `rebuilt`: the
+    order as far as the markers tell it, for a record that could not be read.
+    """
+
+    key: Key
+    leader: Literal["absent", "same", "other"] = "absent"
+    pid: int | None = None
+    start_ticks: int = 0
+    others: tuple[int, ...] = ()
+    doubtful: tuple[int, ...] = ()
+    error: str = ""
+    detail: str = ""
+    rebuilt: Start | None = None
+
+
+class GpusSeen(Struct, frozen=True, kw_only=True, tag=True):
+    gpus: tuple[Gpu, ...] | None
+    foreign: tuple[Foreign, ...] = ()
+
+
+class Tick(Struct, frozen=True, tag=True):
+    pass
+
+
+Event = (
+    CommandReceived
+    | SessionOpened
+    | SessionLost
+    | Spawned
+    | SpawnFailed
+    | Exited
+    | Probed
+    | TreeSeen
+    | MemorySeen
+    | Identified
+    | GpusSeen
+    | Tick
+)
+
+# ---------------------------------------------------------------- effects
+
+
+class StoreToken(Struct, frozen=True, tag=True):
+    token: Token
+
+
+class WriteRecord(Struct, frozen=True, tag=True):
+    """Journal it, without `watch`."""
+
+    record: Record
+
+
+class DeleteRecord(Struct, frozen=True, tag=True):
+    """Delete the record if there is one, and tell every control that it is gone."""
+
+    key: Key
+
+
+class Spawn(Struct, frozen=True, tag=True):
+    """Start the attempt; its intent is journaled. At most one a (shard, attempt)."""
+
+    record: Record
+
+
+class Signal(Struct, frozen=True, tag=True):
+    """To every live process of the shard once, each checked again at that moment. `name`: TERM, KILL, …"""
+
+    record: Record
+    name: str
+
+
+class Look(Struct, frozen=True, tag=True):
+    record: Record
+
+
+class Measure(Struct, frozen=True, tag=True):
+    record: Record
+
+
+class Probe(Struct, frozen=True, tag=True):
+    """`check`: also whose listener it is, where the model was put and, where asked for, one real token."""
+
+    record: Record
+    check: bool = False
+
+
+class Identify(Struct, frozen=True, tag=True):
+    record: Record
+
+
+class Refuse(Struct, frozen=True, tag=True):
+    control: str
+    refusal: Refusal
+
+
+class Register(Struct, frozen=True, tag=True):
+    """This control wants the complete inventory anew."""
+
+    control: str
+
+
+class Changed(Struct, frozen=True, tag=True):
+    """Report these shards to every control at once."""
+
+    keys: tuple[Key, ...]
+
+
+Effect = (
+    StoreToken
+    | WriteRecord
+    | DeleteRecord
+    | Spawn
+    | Signal
+    | Look
+    | Measure
+    | Probe
+    | Identify
+    | Refuse
+    | Register
+    | Changed
+)

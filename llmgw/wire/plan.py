@@ -1,0 +1,184 @@
+"""The plan as a document: `llmgw.plan/1` of contract/cli.md, with its digest and exit code.
+
+Answers for the shape, the order and the digest; the words in it come from the core. The same document comes from a
+running
+control and from the offline dry run, so both print the same thing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, assert_never
+
+from llmgw.core.types.plan import (
+    DIFFERENCES,
+    QUIET,
+    VERDICTS,
+    Action,
+    DrainReplica,
+    Plan,
+    Replica,
+    RollReplica,
+    StartReplica,
+    StopReplica,
+    Verdict,
+    Wait,
+)
+from llmgw.core.types.state import Shard
+from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN
+
+SCHEMA = "llmgw.plan/1"
+COUNTED_ACTIONS = ("start", "stop", "drain", "roll", "wait")
+
+
+def plan_document(
+    plan: Plan, *, source: str, generated_at: str, allow_partial: bool = False
+) -> dict[str, Any]:
+    """`source` is control, agents or file; `generated_at` an ISO-8601 UTC time of the caller's clock."""
+    shards = [_shard(v) for v in plan.verdicts]
+    actions = [row for a in plan.actions if not _asleep(a) for row in _action(a)]
+    summary = {v: sum(s["verdict"] == v for s in shards) for v in VERDICTS}
+    summary |= {a: sum(x["action"] == a for x in actions) for a in COUNTED_ACTIONS}
+    return {
+        "schema": SCHEMA,
+        "generated_at": generated_at,
+        "source": source,
+        "complete": plan.complete,
+        "digest": digest(shards, actions),
+        "epoch_seen": plan.epoch_seen,
+        "nodes": [
+            {"node": n.node, "answered": n.answered, "shards": n.shards, "error": n.error}
+            for n in plan.nodes
+        ],
+        "shards": shards,
+        "replicas": [_replica(r) for r in plan.replicas if r.claimed],
+        "actions": actions,
+        "summary": summary,
+        "disturbs": _disturbed(plan),
+        "warnings": list(plan.warnings),
+        "exit_code": exit_code(plan, allow_partial=allow_partial),
+    }
+
+
+def exit_code(plan: Plan, *, allow_partial: bool = False) -> int:
+    """3 (incomplete) wins over 1 (a difference), unless partial answers are allowed (A55, A57)."""
+    if not plan.complete and not allow_partial:
+        return EXIT_UNKNOWN
+    listed = any(not isinstance(a, Wait) and not _asleep(a) for a in plan.actions)
+    differs = listed or any(v.verdict in DIFFERENCES for v in plan.verdicts)
+    return EXIT_DIFFERENCE if differs else EXIT_OK
+
+
+def digest(shards: list[dict[str, Any]], actions: list[dict[str, Any]]) -> str:
+    """Of what would change only: the same for any order of registrations, and while nothing differs."""
+    changed = sorted(
+        [s["verdict"], s["reason"] or "", s["shard"]] for s in shards if s["verdict"] not in QUIET
+    )
+    done = sorted(
+        [a["action"], a["model"] or "", a["replica"] or "", a["node"] or ""]
+        for a in actions
+        if a["action"] != "wait"
+    )
+    text = json.dumps([changed, done], separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _asleep(action: Action) -> bool:
+    """Idle drains are what on-demand models do all day; a dry run does not list them."""
+    return isinstance(action, DrainReplica) and action.idle
+
+
+def _disturbed(plan: Plan) -> int:
+    """Running engines that would be stopped, drained or rolled."""
+    hit: set[tuple[str, str]] = set()
+    for a in plan.actions:
+        if isinstance(a, StopReplica | DrainReplica | RollReplica) and (
+            isinstance(a, RollReplica) or a.disturbs
+        ):
+            hit |= {(s.node, s.report.shard + s.incarnation) for s in a.shards if s.was_live}
+    return len(hit)
+
+
+def _shard(v: Verdict) -> dict[str, Any]:
+    report = v.shard.report
+    return {
+        "shard": report.shard,
+        "replica": report.replica,
+        "incarnation": report.incarnation,
+        "rank": v.shard.rank,
+        "node": v.shard.node,
+        "model": v.model,
+        "profile": v.profile,
+        "gpus": list(report.gpus),
+        "port": report.port,
+        "pid": report.pid,
+        "state": report.state,
+        "verdict": v.verdict,
+        "reason": v.reason,
+        "why": v.why,
+    }
+
+
+def _replica(r: Replica) -> dict[str, Any]:
+    return {
+        "replica": r.replica,
+        "incarnation": r.incarnation,
+        "model": r.model,
+        "profile": r.profile,
+        "have": r.have,
+        "want": r.want,
+        "state": r.state,
+        "endpoint": r.endpoint,
+    }
+
+
+def _action(action: Action) -> list[dict[str, Any]]:
+    """One row per replica; a stop or drain names the node of its leader, a start that of rank 0."""
+    match action:
+        case StartReplica():
+            spot = action.spots[0]
+            return [_row("start", action, None, spot.node, spot.gpus)]
+        case StopReplica():
+            return [
+                _of_shards("stop", action, action.shards, action.due_s, disturbs=action.disturbs)
+            ]
+        case DrainReplica():
+            return [
+                _of_shards("drain", action, action.shards, action.due_s, disturbs=action.disturbs)
+            ]
+        case RollReplica():
+            return [_of_shards("roll", action, action.shards, 0.0, disturbs=True)]
+        case Wait():
+            return [_row("wait", action, None, None, ())]
+        case _:
+            assert_never(action)
+
+
+def _of_shards(
+    word: str,
+    action: StopReplica | DrainReplica | RollReplica,
+    shards: tuple[Shard, ...],
+    due_s: float,
+    *,
+    disturbs: bool,
+) -> dict[str, Any]:
+    lead = shards[0]
+    row = _row(word, action, action.replica, lead.node, lead.report.gpus)
+    return row | {"due_s": due_s, "disturbs": disturbs, "incarnation": action.incarnation}
+
+
+def _row(
+    word: str, action: Action, replica: str | None, node: str | None, gpus: tuple[str, ...]
+) -> dict[str, Any]:
+    return {
+        "action": word,
+        "replica": replica,
+        "model": action.model,
+        "profile": action.profile,
+        "node": node,
+        "gpus": list(gpus),
+        "why": action.why,
+        "due_s": 0.0,
+        "disturbs": False,
+    }
