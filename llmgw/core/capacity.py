@@ -148,7 +148,7 @@ def gpu_free_bytes(gpu: Gpu, held: GpuHeld) -> int:
 
 
 def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
-    """ "" when the GPU can take it, else what stands in the way. `memory_bytes` None: the whole GPU, alone (A62)."""
+    """What stands in the way, or "". `memory_bytes` None asks for the whole GPU, alone (A62)."""
     if not gpu.healthy:
         return f"GPU {gpu.index} is not healthy"
     if held.whole:

@@ -1,4 +1,4 @@
-"""Where a replica goes: best fit, deterministic, and one sentence naming the tightest resource when it goes nowhere (A62).
+"""Where a replica goes: best fit, deterministic, or one sentence naming the tightest resource (A62).
 
 Considers the profiles in the order of the catalog and takes the first that fits somewhere. May not evict, move or wait:
 it answers for one replica against what is held now; the caller counts each answer in before it asks again.
@@ -203,9 +203,9 @@ def _port(node: Node, held: Held) -> int:
 
 
 def counted(
-    state: State, held: dict[str, Held], model: Model, placement: Placement
+    held: dict[str, Held], model: Model, placement: Placement
 ) -> dict[str, Held]:
-    """`held` with the placement in it, so that the next question of the same pass sees it (work in flight is held)."""
+    """`held` with the placement in it: the next question of the same pass sees it (work in flight is held)."""
     profile = model.profile(placement.profile)
     assert profile is not None
     held = dict(held)

@@ -1,4 +1,4 @@
-"""What goes over a wire or into a file: `codec` for messages, `plan` and `status` for the documents of contract/cli.md."""
+"""What goes over a wire or into a file: `codec` for messages, `plan` and `status` for the documents."""
 
 from llmgw.wire.codec import (
     WireError,

@@ -72,7 +72,7 @@ def _by_fingerprint(model: Model, fingerprint: str) -> Profile | None:
 
 
 def drift_of(profile: Profile, shards: Iterable[Shard]) -> str:
-    """ "" while what runs is what the catalog would start; an unknown fingerprint is neither equal nor different (A18)."""
+    """How what runs differs from today's profile, or "". Unknown is neither equal nor different (A18)."""
     for s in shards:
         ran, today = s.report.fingerprint, profile.fingerprint_on(s.node)
         known = ran.startswith(FINGERPRINT_PREFIX) and today.startswith(FINGERPRINT_PREFIX)

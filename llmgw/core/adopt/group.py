@@ -1,4 +1,4 @@
-"""All shards of one incarnation as one replica: one shard a rank, state derived, endpoint from rank 0 (A20, A25-A32, A61).
+"""All shards of one incarnation as one replica: one shard a rank, state derived (A20, A25-A32, A61).
 
 Knows one group and the facts about it; rivals between groups are `rivals`' business.
 """
@@ -47,8 +47,7 @@ def group_of(state: State, incarnation: str, found: list[tuple[Shard, bool]]) ->
         else:
             counted[shard.rank] = shard
     want = wanted_shards(claim.profile, shards)
-    for rank in [r for r in counted if r >= want]:
-        rivals.append(counted.pop(rank))
+    rivals += [counted.pop(rank) for rank in sorted(counted) if rank >= want]
     group = Group(incarnation, claim, counted, rivals, held, _EMPTY)
     group.replica = _replica(state, group, want)
     return group

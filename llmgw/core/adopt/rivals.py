@@ -35,7 +35,7 @@ def order(state: State, r: Replica) -> tuple[object, ...]:
 
 
 def rivals(state: State, groups: list[Group]) -> dict[str, Lost]:
-    """Claimed groups that lose against another claim on the same id, model, GPU or port: incarnation -> to whom, why."""
+    """Claimed groups that lose against another claim on the same thing: incarnation -> to whom, why."""
     ranked = sorted(
         (g for g in groups if g.replica.claimed and g.replica.members),
         key=lambda g: order(state, g.replica),

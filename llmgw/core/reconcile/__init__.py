@@ -1,1 +1,1 @@
-"""Control's two functions: `observe.observe(state, event, now)` folds a fact in, `decide.decide(state, now)` looks at it all."""
+"""Control's two functions: `observe.observe` folds a fact in, `decide.decide` looks at the whole."""

@@ -255,7 +255,7 @@ def _start(p: Pass, model: Model) -> None:
         if not why:
             answer = place(p.state, p.held, model)
             if not isinstance(answer, NoRoom):
-                p.held = counted(p.state, p.held, model, answer)
+                p.held = counted(p.held, model, answer)
                 p.actions.append(
                     StartReplica(
                         model=model.name,

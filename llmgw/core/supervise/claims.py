@@ -52,7 +52,7 @@ def _names(start: Start) -> No | None:
             return "bad_name", "", f"{name!r} is no name: letters, digits, '.', '_', '-' only"
     bad = [p for p in (start.port, *start.ports.values()) if p not in PORTS]
     if bad:
-        return "bad_name", "", f"port {bad[0]} of {start.shard} is none of 1-65535"
+        return "bad_command", "", f"port {bad[0]} of {start.shard} is none of 1-65535"
     return None
 
 

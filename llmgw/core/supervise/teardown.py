@@ -70,7 +70,6 @@ def tree_seen(record: Record, event: TreeSeen, now: float) -> Record:
     if not event.alive:
         doubt = f"may still be its processes, not provably, so not signalled: {event.detail}"
         record = replace(record, error=f"pids {_pids(event.doubtful)} {doubt}")
-        watch = replace(watch, due_s=inf)
     return replace(record, watch=watch)
 
 
@@ -81,7 +80,7 @@ def memory_seen(record: Record, event: MemorySeen, now: float) -> Record:
     if event.used_bytes is None:
         return replace(record, watch=replace(watch, free=now - watch.gone_s >= BLIND_S))
     falling = watch.used_bytes is None or event.used_bytes < watch.used_bytes
-    listed = not watch.exited_before(event.pids)
+    listed = bool({*event.pids} & {*watch.tree})
     steady = 0 if falling or listed else watch.steady + 1
     return replace(
         record,
@@ -139,10 +138,7 @@ def _signal(record: Record, now: float) -> tuple[Record, Signal]:
     if record.signalled == "kill":
         still = f"pids {_pids(record.watch.tree)} are still there {KILL_WAIT_S:g} s after SIGKILL"
         record = replace(record, error=f"stuck: {still}; its GPUs and ports stay held")
-    # The first look after a KILL is soon: it usually works.
-    watch = replace(record.watch, due_s=now + KILL_WAIT_S)
-    if record.signalled != "kill":
-        watch = replace(watch, look_s=min(watch.look_s, now + LOOK_S / 5))
+    watch = replace(record.watch, due_s=now + KILL_WAIT_S, look_s=now + LOOK_S / 5)
     record = replace(record, signalled="kill", watch=watch)
     return record, Signal(record, "KILL")
 

@@ -46,7 +46,7 @@ class RouteKey(Struct, frozen=True, kw_only=True):
 
 
 class RouteTable(Struct, frozen=True, kw_only=True):
-    """`partial`: control is still settling; a replica the gateway knows and this table lacks is kept, not dropped (A50)."""
+    """`partial`: control is settling; a replica the gateway knows and this table lacks is kept (A50)."""
 
     version: int = 0
     partial: bool = False

@@ -1,0 +1,107 @@
+"""One attempt after another: spawn, what became of it, and whether there is a next one (design.md 4 "Who restarts").
+
+The agent restarts a single-shard engine in place: same incarnation, GPUs and port, attempt + 1, within `restart`; after its
+own restart not before a leader is heard (F36). Draining and stopping engines, groups (F77) and engines whose command is
+not known are never restarted here. May not touch a process: it returns records and effects.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from llmgw.core.supervise.restarts import exit_words, gave_up_words, retry_s, with_failure
+from llmgw.core.supervise.table import move
+from llmgw.core.supervise.teardown import begin
+from llmgw.core.types.node import (
+    AgentState,
+    Effect,
+    Exited,
+    Record,
+    Spawn,
+    Spawned,
+    SpawnFailed,
+    Watch,
+)
+
+#: First probe after a spawn.
+FIRST_PROBE_S = 0.02
+
+
+def endpoint(address: str, port: int) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}"
+
+
+def spawned(record: Record, event: Spawned, address: str, now: float) -> Record:
+    if event.attempt != record.attempt or not record.intent:
+        return record
+    record = move(record, "spawned", f"attempt {event.attempt} is pid {event.pid}", now)
+    record = replace(
+        record,
+        intent=False,
+        pid=event.pid,
+        start_ticks=event.start_ticks,
+        started_at=record.started_at or event.at,
+        artefact=event.artefact or record.artefact,
+        endpoint=endpoint(address, record.start.port),
+        watch=Watch(
+            identified=True,
+            verified=True,
+            due_s=now + record.start.start_timeout_s,
+            probe_s=now + FIRST_PROBE_S,
+            story=record.watch.story,
+        ),
+    )
+    if record.desired == "running":
+        return record
+    return begin(record, "stopped", f"{record.desired} was ordered while it was started", now)
+
+
+def spawn_failed(record: Record, event: SpawnFailed, now: float) -> Record:
+    if event.attempt != record.attempt or not record.intent:
+        return record
+    record = replace(record, intent=False)
+    return fail(record, event.error, now, again=not event.fatal)
+
+
+def exited(record: Record, event: Exited, now: float) -> Record:
+    """The leader is gone: at once, whatever the last probe said."""
+    if event.attempt != record.attempt or not record.watch.verified or record.watch.exited:
+        return record
+    watch = replace(record.watch, exited=True, look_s=now)
+    record = replace(record, exit_code=event.code, watch=watch)
+    if record.ending:
+        return record
+    return fail(record, exit_words(event.code, event.last_line), now)
+
+
+def fail(record: Record, why: str, now: float, *, again: bool = True) -> Record:
+    """The attempt is over: tear down what is left of it, then the next one, or the end."""
+    if record.desired != "running":
+        return begin(replace(record, error=why), "stopped", why, now)
+    restart = record.start.restart
+    record = replace(record, failures=with_failure(record, now))
+    count = len(record.failures)
+    if again and restart.max and not record.partial and record.start.world_size == 1:
+        if count < restart.max:
+            return begin(replace(record, error=why), "restart", why, now)
+        record = replace(record, gave_up=True)
+        why = gave_up_words(record, count, why)
+    return begin(replace(record, error=why), "failed", why, now)
+
+
+def pursue(state: AgentState, record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
+    """Spawn the next attempt when it is due. Its intent is journaled before, by the order of effects (F43)."""
+    if now < due_s(state, record):
+        return record, ()
+    attempt = record.attempt + bool(record.failures)
+    record = replace(record, attempt=attempt, intent=True, exit_code=None)
+    return record, (Spawn(record),)
+
+
+def due_s(state: AgentState, record: Record) -> float:
+    """When `pursue` has something to do."""
+    waiting = record.state == "pending" and not record.intent and not record.ending
+    if not waiting or (record.failures and not state.control_heard):
+        return float("inf")
+    return retry_s(record)

@@ -1,0 +1,183 @@
+"""What a command does to this node, or why not. Every command is idempotent: repeats change nothing and are answered.
+
+`start` takes a free name, free GPUs, memory and ports (claims.py); `drain` and `stop` name an incarnation; `forget` deletes
+what has ended; `report` fences. A refusal is an answer with a closed reason and one sentence. Who may command at all is
+fence.py's. May not perform anything.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from llmgw.core.supervise.claims import refuse_start
+from llmgw.core.supervise.fence import fence
+from llmgw.core.supervise.table import move
+from llmgw.core.supervise.teardown import begin, grace_s
+from llmgw.core.types.messages import (
+    Command,
+    DrainShard,
+    ForgetShard,
+    Refusal,
+    SendReport,
+    Start,
+    StopShard,
+    Token,
+)
+from llmgw.core.types.node import (
+    AgentState,
+    Changed,
+    CommandReceived,
+    DeleteRecord,
+    Effect,
+    Key,
+    Record,
+    Refuse,
+    Register,
+    StoreToken,
+    Watch,
+)
+
+Answer = tuple[AgentState, tuple[Effect, ...]]
+
+
+def received(state: AgentState, event: CommandReceived, now: float) -> Answer:
+    token = fence(state, event)
+    if not isinstance(token, Token):
+        reason, why = token
+        return state, (_refusal(event, reason, "", f"{event.command.__struct_config__.tag} {why}"),)
+    effects: tuple[Effect, ...] = ()
+    if token != state.token:
+        state, effects = replace(state, token=token), (StoreToken(token),)
+    state, more = _obey(state, event, now)
+    return state, effects + more
+
+
+def _obey(state: AgentState, event: CommandReceived, now: float) -> Answer:
+    command = event.command
+    match command:
+        case Start():
+            return _start(state, event, command)
+        case SendReport():
+            return state, (Register(event.control),)
+        case DrainShard() | StopShard() | ForgetShard():
+            pass
+        case _:
+            assert_never(command)
+    key = (command.shard, command.incarnation)
+    record = state.records.get(key)
+    if record is None:
+        return _unknown(state, event, key)
+    match command:
+        case DrainShard():
+            return changed(state, _drain(record, command.reason, now))
+        case StopShard():
+            return changed(state, _stop(record, command, now))
+        case ForgetShard():
+            return _forget(state, event, record)
+        case _:
+            assert_never(command)
+
+
+def changed(state: AgentState, record: Record) -> Answer:
+    """The state with this record in it, and an answer even where nothing is new."""
+    return with_record(state, record), (Changed((record.key,)),)
+
+
+def with_record(state: AgentState, record: Record) -> AgentState:
+    return replace(state, records={**state.records, record.key: record})
+
+
+def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
+    known = state.records.get((start.shard, start.incarnation))
+    if known is not None:
+        if start.attempt <= known.attempt:
+            return changed(state, known)
+        why = f"attempt {start.attempt} of {start.shard} is the agent's to start, it is at {known.attempt}"
+        return state, (_refusal(event, "attempt_held", "", why),)
+    no = refuse_start(state, start, event.ports_busy)
+    if no is not None:
+        return state, (_refusal(event, *no),)
+    record = Record(
+        start=start,
+        attempt=start.attempt,
+        boot_id=state.facts.boot_id,
+        api_key=start.api_key or event.fresh_key,
+        watch=Watch(identified=True),
+    )
+    return changed(state, record)
+
+
+def _unknown(state: AgentState, event: CommandReceived, key: Key) -> Answer:
+    """Nothing of it is here: said as `gone`, so that a repeat after a lost answer ends. Another incarnation is not meant."""
+    others = [r for r in state.records.values() if r.start.shard == key[0] and not r.ended]
+    if others:
+        why = f"{key[0]} is incarnation {others[0].start.incarnation} here, not {key[1]}"
+        return state, (_refusal(event, "other_incarnation", "", why),)
+    return state, (DeleteRecord(key),)
+
+
+def _drain(record: Record, reason: str, now: float) -> Record:
+    if record.ended or record.desired != "running":
+        return record
+    why = f"drain ordered: {reason}"
+    record = replace(record, desired="draining")
+    if record.state in ("ready", "unhealthy"):
+        return move(record, "drain", why, now)
+    if record.state == "pending" and not record.intent:
+        return _not_again(record, why, now)
+    return record
+
+
+def _stop(record: Record, command: StopShard, now: float) -> Record:
+    if record.ended:
+        return record
+    grace = record.grace_s if command.grace_s is None else command.grace_s
+    record = replace(record, desired="stopped", grace_s=grace)
+    why = f"stop ordered: {command.reason}"
+    if record.state == "unknown":
+        return replace(record, watch=replace(record.watch, look_s=now))
+    if record.intent:
+        return record
+    if record.state == "pending":
+        return _not_again(record, why, now)
+    if not record.ending:
+        return begin(record, "stopped", why, now)
+    due = min(record.watch.due_s, now + grace_s(record)) if record.signalled == "stop" else None
+    return record if due is None else replace(record, watch=replace(record.watch, due_s=due))
+
+
+def _not_again(record: Record, why: str, now: float) -> Record:
+    """No next attempt: what is left of the last one is torn down all the same."""
+    if not record.ending:
+        return begin(record, "stopped", why, now)
+    return replace(move(record, "stop", why, now), ending="stopped")
+
+
+def _forget(state: AgentState, event: CommandReceived, record: Record) -> Answer:
+    if not record.ended:
+        why = f"{record.start.shard} is {record.state} here, only an ended shard is forgotten"
+        return state, (_refusal(event, "still_running", "", why),)
+    records = {k: r for k, r in state.records.items() if k != record.key}
+    return replace(state, records=records), (DeleteRecord(record.key),)
+
+
+def _refusal(event: CommandReceived, reason: str, resource: str, why: str) -> Refuse:
+    shard, incarnation = target(event.command)
+    refusal = Refusal(
+        seq=event.command.seq,
+        shard=shard,
+        incarnation=incarnation,
+        reason=reason,
+        resource=resource,
+        why=why,
+    )
+    return Refuse(event.control, refusal)
+
+
+def target(command: Command) -> Key:
+    """What the command is about; ("", "") for the whole node."""
+    if isinstance(command, SendReport):
+        return ("", "")
+    return (command.shard, command.incarnation)

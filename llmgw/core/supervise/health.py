@@ -1,0 +1,131 @@
+"""Is it up? Loading, ready, unhealthy: from probes, k of n and never one; the process's own end is not waited for here.
+
+After the first answer the listener must be ours: a successful bind proves nothing while engines use SO_REUSEPORT (A45,
+F70). May not stop an engine for failing probes: that is control's health policy; a newcomer on a stranger's port, an
+engine on a lost GPU and one that does not come up in time end here.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec.structs import replace
+
+from llmgw.core.supervise.attempts import fail
+from llmgw.core.supervise.table import UP, move
+from llmgw.core.types.node import AgentState, Effect, Probe, Probed, Record
+
+#: Probing a newcomer: quick at first, so that a wake-up is not longer than the engine's own start.
+QUICK_S, QUICK_TRIES, LOADING_S = 0.05, 40, 0.25
+#: Probing what is up.
+STEADY_S = 2.0
+
+_COMING_UP = frozenset({"starting", "loading"})
+
+
+def probed(state: AgentState, record: Record, event: Probed, now: float) -> Record:
+    if event.attempt != record.attempt or record.ending or record.state not in UP:
+        return record
+    watch = replace(
+        record.watch,
+        probing=False,
+        tries=record.watch.tries + 1,
+        last_probe=event.detail or event.outcome,
+        owned=record.watch.owned or (event.outcome == "ok" and event.owner != "other"),
+    )
+    record = replace(record, watch=watch)
+    if record.state in _COMING_UP:
+        return _coming_up(record, event, now)
+    return _up(state, record, event, now)
+
+
+def _coming_up(record: Record, event: Probed, now: float) -> Record:
+    pause = QUICK_S if record.watch.tries < QUICK_TRIES else LOADING_S
+    record = replace(record, watch=replace(record.watch, probe_s=now + pause))
+    if event.outcome == "loading":
+        return _loading(record, event, now)
+    if event.outcome != "ok":
+        return record
+    if event.owner == "other":
+        why = f"port {record.start.port} answers, but it is not ours: {event.detail}"
+        return fail(record, why, now, again=False)
+    return _ready(record, event, now)
+
+
+def _loading(record: Record, event: Probed, now: float) -> Record:
+    """Progress moves the deadline: a long load is not a hung one."""
+    before = record.watch.progress
+    if record.state == "starting":
+        record = move(record, "loading", "it answers that it is loading", now)
+        before = None
+    if event.progress is None or (before is not None and event.progress <= before):
+        return record
+    due = now + record.start.start_timeout_s
+    return replace(record, watch=replace(record.watch, progress=event.progress, due_s=due))
+
+
+def _ready(record: Record, event: Probed, now: float) -> Record:
+    record = move(record, "answers", "its health check answers", now)
+    watch = replace(record.watch, probes=(True,), progress=None, probe_s=now + STEADY_S)
+    record = replace(record, error=None, compute=event.compute or record.compute, watch=watch)
+    if record.desired == "draining":
+        return move(record, "drain", "a drain was ordered before it was ready", now)
+    return record
+
+
+def _up(state: AgentState, record: Record, event: Probed, now: float) -> Record:
+    good = event.outcome == "ok" and event.owner != "other"
+    lost = _lost_gpu(state, record)
+    if not good and lost:
+        why = f"GPU {lost} is lost (fell off the bus?): {event.detail or event.outcome}"
+        return fail(record, why, now, again=False)
+    ready = record.start.ready
+    probes = (*record.watch.probes, good)[-ready.of :]
+    bad = probes.count(False)
+    # Until one probe succeeded (after a re-attach) ask quickly: an adopted engine that does not answer is unhealthy (F46).
+    pause = STEADY_S if any(probes) else LOADING_S
+    record = replace(record, watch=replace(record.watch, probes=probes, probe_s=now + pause))
+    compute = event.compute or record.compute
+    if bad >= ready.failures:
+        why = f"{bad} of the last {len(probes)} health probes failed: {record.watch.last_probe}"
+        if record.state == "ready":
+            record = move(record, "probes_fail", why, now)
+        return replace(record, error=why)
+    if good and record.state == "unhealthy":
+        record = move(record, "answers", f"{bad} of the last {len(probes)} probes failed", now)
+    return replace(record, compute=compute, error=None) if good else record
+
+
+def _lost_gpu(state: AgentState, record: Record) -> str:
+    """The first of its GPUs that is gone or broken (F72); unknown devices are no proof (F59)."""
+    if state.gpus is None:
+        return ""
+    fine = {g.uuid for g in state.gpus if g.healthy}
+    return next((uuid for uuid in record.start.gpus if uuid not in fine), "")
+
+
+def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
+    """Probe when it is time; give up on a start that takes too long without progress."""
+    if not _watched(record):
+        return record, ()
+    watch = record.watch
+    if record.state in _COMING_UP and now >= watch.due_s:
+        timeout = f"{record.start.start_timeout_s:g} s"
+        why = f"not ready after {timeout} without progress; last probe: {watch.last_probe or 'none'}"
+        return fail(record, why, now), ()
+    if watch.probing or now < watch.probe_s:
+        return record, ()
+    record = replace(record, watch=replace(watch, probing=True))
+    return record, (Probe(record, check=record.state in _COMING_UP or not watch.owned),)
+
+
+def due_s(record: Record) -> float:
+    """When `pursue` has something to do."""
+    if not _watched(record):
+        return inf
+    probe = inf if record.watch.probing else record.watch.probe_s
+    return min(probe, record.watch.due_s) if record.state in _COMING_UP else probe
+
+
+def _watched(record: Record) -> bool:
+    return record.state in UP and not record.ending and record.watch.verified
