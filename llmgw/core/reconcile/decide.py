@@ -327,11 +327,14 @@ def _sleep(p: Pass, model: Model) -> None:
 
 
 def acknowledged(state: State) -> tuple[Shard, ...]:
-    """Ended shards whose record the agent may delete: their end is in our picture, and nobody waits for a `clear`."""
+    """Ended shards whose record the agent may delete: their end is in our picture, or an operator cleared it."""
+    recorded = {f.incarnation for failures in state.failures.values() for f in failures}
     return tuple(
         s
         for node in state.nodes.values()
         if node.usable
         for s in node.shards
-        if s.report.state in TERMINAL and s.origin != PLACED and not s.report.gave_up
+        if s.report.state in TERMINAL
+        and not s.missing
+        and not (s.report.gave_up and s.incarnation in recorded)
     )

@@ -1,9 +1,9 @@
 """The agent's decisions: `supervise(state, event, now) -> (state, effects)`, pure.
 
-Theory. An event is folded into the state (commands.py, attempts.py, health.py, teardown.py, reattach.py); then every record
-is asked what is due (the `pursue` functions), level-triggered: nothing remembers what it asked for beyond what a record
-holds. A journal write is not ordered by hand anywhere: a record whose journaled part differs from before is written, before
-any other effect. Laws, each a property in tests/core/test_supervise.py:
+Theory. An event is folded into the state (commands.py, attempts.py, health.py, teardown.py, reattach.py); then
+every record is asked what is due (the `pursue` functions), level-triggered: nothing remembers what it asked for
+beyond what a record holds. A journal write is not ordered by hand anywhere: a record whose journaled part differs
+from before is written, before any other effect. Laws, each a property in tests/core/test_supervise.py:
 
 1. At most one spawn a (shard, attempt), its intent journaled before; one attempt at a time.
 2. Nothing is signalled that is not verified ours; nothing at all from re-attach; one TERM a process, ever.
@@ -29,21 +29,24 @@ from llmgw.core.types.node import (
     AgentState,
     Changed,
     CommandReceived,
+    DeleteRecord,
     Effect,
     Event,
     Exited,
     GpusSeen,
     Identified,
     Identify,
-    Key,
     MemorySeen,
     NodeFacts,
     Probed,
     Record,
+    Refuse,
+    Register,
     SessionLost,
     SessionOpened,
     Spawned,
     SpawnFailed,
+    StoreToken,
     Tick,
     TreeSeen,
     Watch,
@@ -171,31 +174,16 @@ def _due_s(state: AgentState, record: Record) -> float:
 def _ordered(
     before: AgentState, after: AgentState, said: tuple[Effect, ...], due: list[Effect]
 ) -> tuple[Effect, ...]:
-    """Durable first: the token, the journal; then what acts; what only tells comes last."""
-    durables: list[Effect] = []
-    told: list[Key] = []
+    """Durable first: the token, deletions, the journal; then what acts; what only tells comes last."""
+    durables: list[Effect] = [e for e in said if isinstance(e, StoreToken | DeleteRecord)]
+    tell: list[Effect] = [e for e in said if isinstance(e, Refuse | Register)]
+    told = {k for e in said if isinstance(e, Changed) for k in e.keys}
     for key, record in after.records.items():
         old = before.records.get(key)
-        if old is record:
-            continue
         if old is None or durable(old) != durable(record):
             durables.append(WriteRecord(record))
         if old is None or shard_report(old) != shard_report(record):
-            told.append(key)
-    asked = [e for e in said if isinstance(e, Changed)]
-    keys = sorted({*told, *(k for e in asked for k in e.keys)})
-    first = [e for e in said if not isinstance(e, Changed)]
-    changes = [Changed(tuple(keys))] if keys else []
-    return (*_tokens(first), *durables, *due, *_rest(first), *changes)
-
-
-def _tokens(effects: list[Effect]) -> list[Effect]:
-    from llmgw.core.types.node import StoreToken
-
-    return [e for e in effects if isinstance(e, StoreToken)]
-
-
-def _rest(effects: list[Effect]) -> list[Effect]:
-    from llmgw.core.types.node import StoreToken
-
-    return [e for e in effects if not isinstance(e, StoreToken)]
+            told.add(key)
+    if told:
+        tell.append(Changed(tuple(sorted(told))))
+    return (*durables, *due, *tell)

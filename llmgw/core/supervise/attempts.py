@@ -1,8 +1,8 @@
 """One attempt after another: spawn, what became of it, and whether there is a next one (design.md 4 "Who restarts").
 
-The agent restarts a single-shard engine in place: same incarnation, GPUs and port, attempt + 1, within `restart`; after its
-own restart not before a leader is heard (F36). Draining and stopping engines, groups (F77) and engines whose command is
-not known are never restarted here. May not touch a process: it returns records and effects.
+The agent restarts a single-shard engine in place: same incarnation, GPUs and port, attempt + 1, within `restart`;
+after its own restart not before a leader is heard (F36). Draining and stopping engines, groups (F77) and engines
+whose command is not known are never restarted here. May not touch a process: it returns records and effects.
 """
 
 from __future__ import annotations

@@ -113,19 +113,19 @@ def _host_memory(state: AgentState, start: Start) -> No | None:
     used = sum(r.start.resources.host_memory_bytes for r in _holders(state))
     if total is None or not need or used + need <= total:
         return None
-    return (
-        "host_memory",
-        "host memory",
-        f"{gib(total - used)} of {gib(total)} GiB host memory free, "
-        f"{start.shard} needs {gib(need)}",
-    )
+    free = f"{gib(total - used)} of {gib(total)} GiB host memory free"
+    return "host_memory", "host memory", f"{free}, {start.shard} needs {gib(need)}"
 
 
 def _port(state: AgentState, start: Start, port: int, busy: dict[int, str]) -> No | None:
     resource = f"port {port}"
     for other in _holders(state):
         if port in other.ports:
-            return "port_held", resource, f"port {port} is {_who(other)}'s; {start.shard} asks for it"
+            return (
+                "port_held",
+                resource,
+                f"port {port} is {_who(other)}'s; {start.shard} asks for it",
+            )
     if port in busy:
         return (
             "port_in_use",

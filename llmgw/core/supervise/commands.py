@@ -1,8 +1,8 @@
 """What a command does to this node, or why not. Every command is idempotent: repeats change nothing and are answered.
 
-`start` takes a free name, free GPUs, memory and ports (claims.py); `drain` and `stop` name an incarnation; `forget` deletes
-what has ended; `report` fences. A refusal is an answer with a closed reason and one sentence. Who may command at all is
-fence.py's. May not perform anything.
+`start` takes a free name, free GPUs, memory and ports (claims.py); `drain` and `stop` name an incarnation; `forget`
+deletes what has ended; `report` fences. A refusal is an answer with a closed reason and one sentence. Who may
+command at all is fence.py's. May not perform anything.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from llmgw.core.types.node import (
     CommandReceived,
     DeleteRecord,
     Effect,
+    Ending,
     Key,
     Record,
     Refuse,
@@ -110,7 +111,7 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
 
 
 def _unknown(state: AgentState, event: CommandReceived, key: Key) -> Answer:
-    """Nothing of it is here: said as `gone`, so that a repeat after a lost answer ends. Another incarnation is not meant."""
+    """Nothing of it is here: said, so that a repeat after a lost answer ends. Another incarnation is not meant."""
     others = [r for r in state.records.values() if r.start.shard == key[0] and not r.ended]
     if others:
         why = f"{key[0]} is incarnation {others[0].start.incarnation} here, not {key[1]}"
@@ -125,6 +126,8 @@ def _drain(record: Record, reason: str, now: float) -> Record:
     record = replace(record, desired="draining")
     if record.state in ("ready", "unhealthy"):
         return move(record, "drain", why, now)
+    if record.state == "unknown":
+        return replace(record, ending=_no_restart(record))
     if record.state == "pending" and not record.intent:
         return _not_again(record, why, now)
     return record
@@ -137,7 +140,8 @@ def _stop(record: Record, command: StopShard, now: float) -> Record:
     record = replace(record, desired="stopped", grace_s=grace)
     why = f"stop ordered: {command.reason}"
     if record.state == "unknown":
-        return replace(record, watch=replace(record.watch, look_s=now))
+        watch = replace(record.watch, look_s=now)
+        return replace(record, ending=_no_restart(record), watch=watch)
     if record.intent:
         return record
     if record.state == "pending":
@@ -153,6 +157,10 @@ def _not_again(record: Record, why: str, now: float) -> Record:
     if not record.ending:
         return begin(record, "stopped", why, now)
     return replace(move(record, "stop", why, now), ending="stopped")
+
+
+def _no_restart(record: Record) -> Ending:
+    return "stopped" if record.ending == "restart" else record.ending
 
 
 def _forget(state: AgentState, event: CommandReceived, record: Record) -> Answer:

@@ -1,4 +1,7 @@
-"""Who may command this node: the session, the epoch, the leader (design.md 3, F21, F57). May not look at what is ordered."""
+"""Who may command this node: session, epoch, leader (design.md 3, F21, F57).
+
+May not look at what is ordered.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +37,16 @@ def _older(obeyed: Token, token: Token) -> No | None:
 
 
 def _two_leaders(state: AgentState, event: CommandReceived) -> No | None:
-    """Two file leases on two hosts know nothing of each other, and their epochs rise past each other for ever: only the
-    one obeyed first is obeyed while it is there."""
+    """The leader obeyed first is obeyed while it is there.
+
+    Two file leases on two hosts know nothing of each other: their epochs would rise past each other for ever.
+    """
     assert state.token is not None
     first, uuid = state.token.leader_uuid, event.command.leader_uuid
     if uuid == first or state.sessions[event.control].lease != "file":
         return None
     for control, other in sorted(state.sessions.items()):
         if other.leader and other.lease == "file" and other.leader_uuid == first:
-            return (
-                "two_leaders",
-                f"{control} leads this node too (leader {first}), and it was obeyed first: "
-                "use --lease etcd for two controls, or give the agents one URL",
-            )
+            why = f"{control} leads this node too (leader {first}) and was obeyed first"
+            return "two_leaders", f"{why}: use --lease etcd, or one control URL for all agents"
     return None

@@ -1,8 +1,8 @@
-"""Is it up? Loading, ready, unhealthy: from probes, k of n and never one; the process's own end is not waited for here.
+"""Is it up? Loading, ready, unhealthy: from probes, k of n and never one.
 
-After the first answer the listener must be ours: a successful bind proves nothing while engines use SO_REUSEPORT (A45,
-F70). May not stop an engine for failing probes: that is control's health policy; a newcomer on a stranger's port, an
-engine on a lost GPU and one that does not come up in time end here.
+After the first answer the listener must be ours: a successful bind proves nothing while engines use SO_REUSEPORT
+(A45, F70). May not stop an engine for failing probes: that is control's health policy; a newcomer on a stranger's
+port, an engine on a lost GPU and one that does not come up in time end here.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _up(state: AgentState, record: Record, event: Probed, now: float) -> Record:
     ready = record.start.ready
     probes = (*record.watch.probes, good)[-ready.of :]
     bad = probes.count(False)
-    # Until one probe succeeded (after a re-attach) ask quickly: an adopted engine that does not answer is unhealthy (F46).
+    # Until one probe succeeded (after a re-attach) ask quickly: an adopted engine that does not answer is unhealthy
+    # (F46).
     pause = STEADY_S if any(probes) else LOADING_S
     record = replace(record, watch=replace(record.watch, probes=probes, probe_s=now + pause))
     compute = event.compute or record.compute
@@ -111,7 +112,9 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     watch = record.watch
     if record.state in _COMING_UP and now >= watch.due_s:
         timeout = f"{record.start.start_timeout_s:g} s"
-        why = f"not ready after {timeout} without progress; last probe: {watch.last_probe or 'none'}"
+        why = (
+            f"not ready after {timeout} without progress; last probe: {watch.last_probe or 'none'}"
+        )
         return fail(record, why, now), ()
     if watch.probing or now < watch.probe_s:
         return record, ()

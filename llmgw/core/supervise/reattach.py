@@ -8,8 +8,8 @@
     no leader, perhaps members             unverifiable
     none of these                          gone          failed, exit unobserved; control decides (F37, F38, F44)
 
-A record that cannot be read is held as unknown even when nothing is found: unreadable is not absent (A39); only an order
-to stop it frees it then. Nothing is signalled from here. May not look at anything itself.
+A record that cannot be read is held as unknown even when nothing is found: unreadable is not absent (A39); only an
+order to stop it frees it then. Nothing is signalled from here. May not look at anything itself.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def judge(record: Record, event: Identified, boot_id: str) -> Verdict:
 
 
 def identified(facts: NodeFacts, record: Record, event: Identified, now: float) -> Record:
-    """The record as the evidence has it. An answer about what is verified already changes nothing."""
-    if record.ended or record.watch.verified:
+    """The record as the evidence has it. What was judged before is asked about again only while it is unknown."""
+    if record.watch.identified and record.state != "unknown":
         return record
     if event.rebuilt is not None and record.partial:
         record = replace(record, start=event.rebuilt, error=None)

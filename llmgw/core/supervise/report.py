@@ -1,7 +1,7 @@
 """What the agent tells: its records and facts as the wire's report (contract/http.md "Inventory").
 
-`api_key` and `served_name` go to control only, never into an inventory for people. What a record does not know (rebuilt
-from markers, unreadable) is left out: missing reads as unknown. May not decide.
+`api_key` and `served_name` go to control only, never into an inventory for people. What a record does not know
+(rebuilt from markers, unreadable) is left out: missing reads as unknown. May not decide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arithmetic of bounded restarts (A67): the first failure restarts at once, back-off from the second, then given up.
+"""The arithmetic of bounded restarts (A67): at once after the first failure, then with back-off, then given up.
 
 Story: 35 unbounded restarts hung a two-box cluster until a physical reset. May not start or stop anything.
 """
@@ -24,7 +24,7 @@ def retry_s(record: Record) -> float:
         return 0.0
     if count == 1:
         return record.failures[0]
-    delay = record.start.restart.backoff_s * 2 ** min(count - 2, 16)
+    delay = record.start.restart.backoff_s * float(2 ** min(count - 2, 16))
     return record.failures[-1] + min(delay, BACKOFF_MAX_S)
 
 

@@ -1,8 +1,8 @@
-"""The shard's transition table (A60), as data: state -> cause -> state. Everything that changes a shard's state is here.
+"""The shard's transition table (A60), as data: state -> cause -> state. Nothing else changes a shard's state.
 
-`pending` waits for its process (the first, or the next attempt after the last one's remains are gone), `stopping` is being
-torn down for good, `unknown` cannot be verified: held, never signalled. A cause that a state does not know is a bug, and
-raises with the record's story. May not decide when a cause applies.
+`pending` waits for its process (the first, or the next attempt after the last one's remains are gone), `stopping`
+is being torn down for good, `unknown` cannot be verified: held, never signalled. A cause that a state does not know
+is a bug, and raises with the record's story. May not decide when a cause applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The end of a process tree: one TERM, grace, KILL, all of it seen gone, its memory seen back; only then is anything free.
+"""The end of a process tree: one TERM, grace, KILL, all of it seen gone, its memory back; only then is it free.
 
-An engine is its whole tree (F65: the API process was dead, a worker held the memory, the next start ran out of it). What
-does not die stays held and visible (F67). Signals go to verified records only; a second TERM makes llama-server drop its
-streams, so what was sent is journaled before it is sent. May not decide that something ends: `begin` is told.
+An engine is its whole tree (F65: the API process was dead, a worker held the memory, the next start ran out of it).
+What does not die stays held and visible (F67). Signals go to verified records only; a second TERM makes
+llama-server drop its streams, so what was sent is journaled before it is sent. May not decide that something ends:
+`begin` is told.
 """
 
 from __future__ import annotations

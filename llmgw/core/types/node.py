@@ -1,20 +1,23 @@
 """What one agent knows, what happens to it, and what it may do: the words of `core.supervise`.
 
-State: `AgentState` holds one `Record` per (shard, incarnation). Events carry facts in, effects carry orders out; both are
-closed unions. The shells in `llmgw/agent` (and the simulator) perform effects and answer with events; they decide nothing.
+State: `AgentState` holds one `Record` per (shard, incarnation). Events carry facts in, effects carry orders out;
+both are closed unions. The shells in `llmgw/agent` (and the simulator) perform effects and answer with events; they
+decide nothing.
 
 The performer's side of the bargain:
-- Effects of one call are performed in the order given. `StoreToken`, `WriteRecord` and `DeleteRecord` are durable before
-  anything after them happens. When one of them fails: of a `CommandReceived` the whole answer is thrown away, the old state
-  kept and the command refused (`cannot_journal`); of any other event the new state is kept, the write is tried again later,
-  and a `Spawn` of that record is answered `SpawnFailed`.
-- `Spawn` is answered by `Spawned` or `SpawnFailed`, `Look` by `TreeSeen`, `Measure` by `MemorySeen`, `Probe` by `Probed`,
-  `Identify` by `Identified`. An answer names the attempt it is about; a late one is ignored. `Signal` has no answer: what it
-  did shows in `Exited` and `TreeSeen`.
-- An answer may come at once or late, never not at all (bounded calls), except that a dead agent loses them all: the next
-  process loads the journal, asks `Identify` of every record that is not terminal, and registers when all are answered.
-- `Tick` comes at the latest at `supervise.next_due`. Times are seconds of one monotonic clock per boot (failure times are
-  journaled; they are read again only within the same boot, where that clock goes on).
+- Effects of one call are performed in the order given. `StoreToken`, `WriteRecord` and `DeleteRecord` are durable
+  before anything after them happens. When one of them fails: of a `CommandReceived` the whole answer is thrown
+  away, the old state kept and the command refused (`cannot_journal`); of any other event the new state is kept, the
+  write is tried again later, and a `Spawn` of that record is answered `SpawnFailed`.
+- `Spawn` is answered by `Spawned` or `SpawnFailed`, `Look` by `TreeSeen`, `Measure` by a fresh `GpusSeen` and a
+  `MemorySeen` (so that what was just freed is free for the next start, not for the sample of seconds ago), `Probe`
+  by `Probed`, `Identify` by `Identified`. An answer names the attempt it is about; a late one is ignored. `Signal`
+  has no answer: what it did shows in `Exited` and `TreeSeen`.
+- An answer may come at once or late, never not at all (bounded calls), except that a dead agent loses them all: the
+  next process loads the journal, asks `Identify` of every record that is not terminal, and registers when all are
+  answered.
+- `Tick` comes at the latest at `supervise.next_due`. Times are seconds of one monotonic clock per boot (failure
+  times are journaled; they are read again only within the same boot, where that clock goes on).
 """
 
 from __future__ import annotations
@@ -172,8 +175,11 @@ class AgentState(Struct, frozen=True, kw_only=True):
 
 
 class CommandReceived(Struct, frozen=True, kw_only=True, tag=True):
-    """`control` is the URL it came from. With a `Start`: the ports of it that a plain bind, just tried, found taken and by
-    whom (port -> words), and a fresh random key for an engine that comes without one."""
+    """An order, from the control at this URL.
+
+    With a `Start` come the ports of it that a plain bind, just tried, found taken and by whom (port -> words), and a
+    fresh random key for an engine that comes without one.
+    """
 
     command: Command
     control: str
@@ -324,7 +330,7 @@ class Spawn(Struct, frozen=True, tag=True):
 
 
 class Signal(Struct, frozen=True, tag=True):
-    """To every live process of the shard once, each checked again at that moment. `name`: TERM, KILL, …"""
+    """To every live process of the shard once, each checked again at that moment; `name` is TERM, KILL or the like."""
 
     record: Record
     name: str
@@ -355,7 +361,7 @@ class Refuse(Struct, frozen=True, tag=True):
 
 
 class Register(Struct, frozen=True, tag=True):
-    """This control wants the complete inventory anew."""
+    """Send the complete inventory to this control anew."""
 
     control: str
 

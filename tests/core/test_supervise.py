@@ -1,0 +1,392 @@
+"""The agent's decisions, one rule at a time: commands, attempts, health, tear-down. Laws over any order: test_supervise_laws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llmgw.core.supervise.attempts import endpoint
+from llmgw.core.supervise.restarts import duration, exit_words
+from llmgw.core.supervise.table import TABLE, ImpossibleTransitionError, move
+from llmgw.core.types.catalog import Ready, Restart
+from llmgw.core.types.messages import SHARD_STATES, Compute, Foreign, Resources, Token
+from llmgw.core.types.node import (
+    Changed,
+    DeleteRecord,
+    GpusSeen,
+    Look,
+    Measure,
+    Probe,
+    Record,
+    Refuse,
+    Register,
+    SessionLost,
+    Signal,
+    Spawn,
+    SpawnFailed,
+    StoreToken,
+    Tick,
+    WriteRecord,
+)
+from tests.core.agent_bench import C1, C2, FACTS, GIB, GPU0, GPU1, KEY, Bench, on_gpu, start
+
+# ---------------------------------------------------------------- commands
+
+
+def test_start_journals_the_intent_then_spawns() -> None:
+    b = Bench().start()
+    assert b.kinds() == ["StoreToken", "WriteRecord", "Spawn", "Changed"]
+    written, spawn = b.one(WriteRecord).record, b.one(Spawn).record
+    assert written.intent
+    assert (written.state, written.attempt) == ("pending", 1)
+    assert spawn == written
+    b.spawned()
+    assert b.kinds() == ["WriteRecord", "Changed"]
+    assert (b.record.state, b.record.pid, b.record.intent) == ("starting", 4711, False)
+    assert b.record.endpoint == "http://127.0.0.1:18001"
+    assert b.record.started_at == "T0"
+
+
+def test_a_repeated_start_spawns_nothing_and_is_answered() -> None:
+    b = Bench().start().spawned()
+    assert b.start().kinds() == ["Changed"]
+    reason, _, why = b.start(attempt=2).refusal()
+    assert reason == "attempt_held"
+    assert "at 1" in why
+
+
+def test_a_key_is_made_where_none_comes() -> None:
+    b = Bench().command(start(), fresh_key="k1")
+    assert b.record.api_key == "k1"
+    assert Bench().command(start(api_key="theirs"), fresh_key="k1").record.api_key == "theirs"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "word"),
+    [
+        ({"shard": "alpha-1/1"}, "bad_name", "rank 0"),
+        ({"replica": "../etc", "shard": "../etc/0"}, "bad_name", "'../etc'"),
+        ({"incarnation": "a b"}, "bad_name", "'a b'"),
+        ({"model": ""}, "bad_name", "''"),
+        ({"profile": "x" * 64}, "bad_name", "no name"),
+        ({"port": 0}, "bad_command", "port 0"),
+        ({"ports": {"group": 70000}}, "bad_command", "port 70000"),
+        ({"command": ()}, "bad_command", "without a command"),
+        ({"world_size": 2}, "not_built", "multi-node starts are not built yet"),
+        ({"launcher": "docker"}, "not_built", "docker"),
+        ({"gpus": ("GPU-9",)}, "no_such_gpu", "GPU-9"),
+    ],
+)
+def test_an_impossible_start_is_refused(changes: Any, reason: str, word: str) -> None:
+    b = Bench().start(**changes)
+    said, _, why = b.refusal()
+    assert (said, word in why) == (reason, True), why
+    assert not b.state.records
+    assert not b.of(Spawn)
+
+
+def test_a_start_is_refused_what_another_holds_and_both_are_named() -> None:
+    """A3: an allocation conflict names the holder, its pid and since when, and the newcomer."""
+    b = Bench().command(on_gpu(1, gib=18)).spawned()
+    reason, resource, why = b.command(on_gpu(2, gib=10)).refusal()
+    assert (reason, resource) == ("gpu_held", "gpu GPU-0")
+    assert "alpha-1/0 (inc-1, pid 4711, since T0, starting)" in why
+    assert "alpha-2/0" in why
+    assert b.command(on_gpu(2)).refusal()[0] == "gpu_held"  # whole, and it is shared
+    assert b.command(on_gpu(2, gib=6)).of(Spawn)  # room for both
+    b = Bench().command(on_gpu(1)).spawned()
+    assert "held whole" in b.command(on_gpu(2, gib=1)).refusal()[2]
+    reason, resource, why = b.start(3, port=18001).refusal()
+    assert (reason, resource) == ("port_held", "port 18001")
+    assert "alpha-1/0" in why
+    reason, _, why = b.start(1, incarnation="inc-9").refusal()
+    assert reason == "shard_held"
+    assert "inc-1" in why
+    assert "inc-9" in why
+
+
+def test_a_start_is_refused_what_strangers_use() -> None:
+    """A70, F74: what is seen in use counts, whoever uses it; nobody is signalled."""
+    b = Bench()
+    stranger = Foreign(pid=42, gpu="GPU-1", memory_bytes=20 * GIB, command="llama-server")
+    b(GpusSeen((GPU0, GPU1), (stranger,)))
+    reason, resource, why = b.command(on_gpu(1, "GPU-1", gib=8)).refusal()
+    assert (reason, resource) == ("gpu_held", "gpu GPU-1")
+    assert "pid 42 (llama-server) holds 20.0 GiB" in why
+    b(GpusSeen((replace(GPU0, healthy=False),)))
+    assert "not healthy" in b.command(on_gpu(1)).refusal()[2]
+    b(GpusSeen(None))
+    assert b.command(on_gpu(1)).refusal()[0] == "devices_unknown"
+    b.command(start(), ports_busy={18001: "pid 7 (nginx)"})
+    reason, resource, why = b.refusal()
+    assert (reason, resource) == ("port_in_use", "port 18001")
+    assert "pid 7 (nginx)" in why
+
+
+def test_host_memory_is_counted() -> None:
+    b = Bench().start(1, resources=Resources(host_memory_bytes=60 * GIB))
+    reason, _, why = b.start(2, resources=Resources(host_memory_bytes=5 * GIB)).refusal()
+    assert reason == "host_memory"
+    assert "4.0 of 64.0 GiB" in why
+    b.state = replace(
+        b.state, facts=replace(FACTS, capacity=replace(FACTS.capacity, host_memory_bytes=None))
+    )
+    assert b.start(2, resources=Resources(host_memory_bytes=5 * GIB)).of(Spawn)
+
+
+def test_the_fence() -> None:
+    """F21, F57: lower epoch, equal epoch of another leader, another session; a higher epoch is stored first."""
+    b = Bench().start(epoch=5)
+    assert b.one(StoreToken).token == Token(5, "L1")
+    assert b.report(epoch=4).refusal()[0] == "lower_epoch"
+    assert b.report(epoch=5, leader_uuid="L2").refusal()[0] == "other_leader"
+    assert b.report(epoch=9, session="s0").refusal()[0] == "other_session"
+    b.report(epoch=6, leader_uuid="L2")
+    assert [type(e) for e in b.effects] == [StoreToken, Register]
+    assert b.report(epoch=6, leader_uuid="L2").effects == (Register(C1),)
+    b(SessionLost(C1))
+    reason, _, why = b.report(epoch=6, leader_uuid="L2").refusal()
+    assert reason == "other_session"
+    assert "none" in why
+
+
+def test_two_file_leases_the_one_obeyed_first_is_obeyed() -> None:
+    b = Bench(heard=False)
+    b.session(C1, "s1", "L1", lease="file").session(C2, "s2", "L2", lease="file")
+    b.report()
+    b.command(start(session="s2", epoch=9, leader_uuid="L2"), C2)
+    reason, _, why = b.refusal()
+    assert reason == "two_leaders"
+    assert C1 in why
+    assert "etcd" in why
+    b(SessionLost(C1))
+    assert b.command(start(session="s2", epoch=9, leader_uuid="L2"), C2).of(Spawn)
+
+
+def test_with_a_shared_lease_the_higher_epoch_is_obeyed() -> None:
+    b = Bench(heard=False)
+    b.session(C1, "s1", "L1", lease="etcd").session(C2, "s2", "L2", lease="etcd")
+    b.report()
+    assert b.command(start(session="s2", epoch=2, leader_uuid="L2"), C2).of(Spawn)
+    assert b.report(epoch=1).refusal()[0] == "lower_epoch"
+
+
+def test_forget_deletes_what_has_ended_only() -> None:
+    b = Bench().ready()
+    assert b.forget().refusal()[0] == "still_running"
+    assert b.forget("inc-9").refusal()[0] == "other_incarnation"
+    b.stop().gone()
+    assert b.record.state == "stopped"
+    assert b.forget().effects == (DeleteRecord(KEY),)
+    assert not b.state.records
+    assert b.forget().effects == (DeleteRecord(KEY),)  # the answer was lost: said again
+    assert b.stop().effects == (DeleteRecord(KEY),)
+
+
+# ---------------------------------------------------------------- stop and drain
+
+
+def test_stop_is_one_term_grace_kill_all_of_it_seen_gone() -> None:
+    b = Bench().ready()
+    b.stop()
+    assert b.kinds() == ["WriteRecord", "Signal", "Look", "Changed"]
+    assert b.one(WriteRecord).record.signalled == "stop"
+    assert b.one(Signal).name == "TERM"
+    assert b.record.state == "stopping"
+    b.tree(4711, 4712).stop().tick(1.0)
+    assert not b.of(Signal)
+    b.exited(0)
+    assert b.one(Look)
+    b.tree(4712)  # a child is left: it has its grace
+    assert not b.of(Signal)
+    b.tick(20.0)
+    assert b.one(Signal).name == "KILL"
+    b.tree(4712).tick(10.0)
+    assert b.one(Signal).name == "KILL"
+    assert "stuck: pids 4711, 4712" in str(b.record.error)
+    b.tree()
+    assert (b.record.state, b.record.pid) == ("stopped", None)
+    assert b.stop().kinds() == ["Changed"]
+    assert [e.name for e in b.log if isinstance(e, Signal)] == ["TERM", "KILL", "KILL"]
+
+
+def test_a_second_stop_may_shorten_the_grace() -> None:
+    b = Bench().ready().stop()
+    assert b.stop(grace_s=0.0).one(Signal).name == "KILL"
+    assert not b.stop(grace_s=0.0).of(Signal)
+
+
+def test_doubtful_processes_hold_and_are_not_counted_as_gone() -> None:
+    b = Bench().ready().stop().exited(0)
+    b.tree(doubtful=(4800,))
+    assert b.record.state == "stopping"
+    assert "pids 4800" in str(b.record.error)
+    assert b.tree().record.state == "stopped"
+
+
+def test_memory_must_be_back_before_the_gpu_is_free() -> None:
+    """F68, A43: the tree is gone, NVML still shows it or still falls; then k steady samples."""
+    b = Bench().command(on_gpu(1, gib=10)).spawned().tick(0.1).probe()
+    b.stop().tree(4711).exited(0).tree()
+    assert b.one(Measure)
+    b.memory(9 * GIB, 4711).memory(9 * GIB, 4711).memory(5 * GIB).memory(1 * GIB)
+    assert b.record.state == "stopping"
+    assert b.tick(0.5).one(Measure)
+    b.memory(1 * GIB).memory(1 * GIB)
+    assert b.command(on_gpu(2, gib=20)).refusal()[0] == "gpu_held"
+    b.memory(1 * GIB)
+    assert b.record.state == "stopped"
+    b.memory(1 * GIB)
+    assert b.command(on_gpu(2, gib=20)).of(Spawn)
+
+
+def test_where_nobody_can_measure_a_minute_passes() -> None:
+    b = Bench().command(on_gpu(1)).spawned().tick(0.1).probe().stop().gone()
+    b.memory(None, after_s=59.0)
+    assert b.record.state == "stopping"
+    assert b.memory(None, after_s=1.0).record.state == "stopped"
+
+
+def test_drain_keeps_serving_and_never_comes_back() -> None:
+    """A65: no probe, no repeat and no exit makes a draining shard run again."""
+    b = Bench().ready().drain()
+    assert (b.record.state, b.record.desired) == ("draining", "draining")
+    assert b.one(WriteRecord).record.desired == "draining"
+    assert b.drain().kinds() == ["Changed"]
+    b.tick(2.0).probe("failed").tick(2.0).probe()
+    assert b.record.state == "draining"
+    b.gone(1)
+    assert (b.record.state, b.record.error) == ("stopped", "exited with code 1")
+    assert b.drain().kinds() == ["Changed"]
+
+
+def test_drain_before_it_is_ready() -> None:
+    b = Bench().start().spawned().drain()
+    assert b.record.state == "starting"
+    assert b.probe().record.state == "draining"
+    b = Bench().start().drain()
+    assert (b.record.state, b.record.intent) == ("pending", True)
+    b.spawned()
+    assert b.record.state == "stopping"
+    assert b.one(Signal).name == "TERM"
+
+
+def test_stop_while_the_spawn_is_under_way() -> None:
+    b = Bench().start().stop()
+    assert not b.of(Signal)
+    assert b.spawned().one(Signal).name == "TERM"
+    b = Bench().start().stop().spawn_failed("no such binary", fatal=True)
+    assert b.record.state == "stopped"
+
+
+@pytest.mark.parametrize("order", ["stop", "drain"])
+def test_no_next_attempt_after_stop_or_drain(order: str) -> None:
+    b = Bench().ready().gone(1)  # attempt 2 is being spawned
+    b.spawned().gone(1)  # attempt 3 waits for its back-off
+    assert (b.record.state, b.record.attempt, b.record.intent) == ("pending", 2, False)
+    getattr(b, order)()
+    assert b.record.state == "stopped"
+    b = Bench().ready().exited(1)  # the tree is not seen gone yet
+    assert (b.record.state, b.record.ending) == ("pending", "restart")
+    getattr(b, order)()
+    assert b.record.state == "stopping"
+    assert b.tree().record.state == "stopped"
+    assert not b.tick(3600.0).of(Spawn)
+
+
+# ---------------------------------------------------------------- attempts
+
+
+def test_first_failure_restarts_at_once_then_back_off_then_gives_up() -> None:
+    """A67, in the words an operator sees."""
+    b = Bench().ready(restart=Restart(max=4, window_s=1800.0, backoff_s=5.0))
+    b.exited(1, "out of memory")
+    assert b.record.state == "pending"
+    b.tree()
+    assert b.one(Spawn).record.attempt == 2
+    assert b.record.error == "exited with code 1: out of memory"
+    for attempt, wait_s in ((2, 5.0), (3, 10.0)):
+        b.spawned(pid=4711 + attempt).gone(-11)
+        assert not b.of(Spawn)
+        assert b.due() == pytest.approx(wait_s)
+        assert not b.tick(wait_s - 0.1).of(Spawn)
+        assert b.tick(0.1).one(Spawn).record.attempt == attempt + 1
+    b.spawned().gone(-4)
+    assert (b.record.state, b.record.gave_up) == ("failed", True)
+    assert str(b.record.error).startswith("gave up after 4 in 30m: killed by signal 4 (SIGILL")
+    assert "CPU features" in str(b.record.error)
+    assert not b.tick(1e6).effects
+    assert b.stop().kinds() == ["Changed"]
+
+
+def test_failures_outside_the_window_are_forgiven() -> None:
+    b = Bench().ready(restart=Restart(max=2, window_s=60.0))
+    for _ in range(5):
+        b.gone(1).spawned().tick(61.0).probe()
+    assert b.record.attempt == 6
+    assert not b.record.gave_up
+
+
+def test_no_restarts_wanted() -> None:
+    b = Bench().ready(restart=Restart(max=0)).gone(1)
+    assert (b.record.state, b.record.gave_up) == ("failed", False)
+
+
+def test_a_start_that_never_comes_up_is_stopped_and_counts() -> None:
+    b = Bench().start(start_timeout_s=60.0).spawned()
+    b.probe("refused", detail="connection refused").tick(30.0).probe("loading", progress=0.1)
+    assert b.record.state == "loading"
+    b.tick(50.0).probe("loading", progress=0.5)  # progress moves the deadline
+    assert b.tick(50.0).probe("loading", progress=0.5).record.state == "loading"
+    assert b.state.records[KEY].watch.progress == 0.5
+    b.tick(11.0)
+    assert b.one(Signal).name == "TERM"
+    assert b.record.state == "pending"
+    assert "not ready after 60 s without progress; last probe: loading" in str(b.record.error)
+    b.gone(0)
+    assert b.one(Spawn).record.attempt == 2
+    assert len(b.record.failures) == 1
+
+
+def test_a_quick_loader_without_figures() -> None:
+    b = Bench().start().spawned().probe("loading").probe("loading")
+    assert b.record.state == "loading"
+    assert b.probe(compute=Compute(layers_gpu=3)).record.compute == Compute(layers_gpu=3)
+
+
+def test_a_spawn_that_fails() -> None:
+    b = Bench().start().spawn_failed("engine binary /x not found on box1", fatal=True)
+    assert (b.record.state, b.record.error) == ("failed", "engine binary /x not found on box1")
+    b = Bench().start().spawn_failed("out of processes")
+    assert b.one(Spawn).record.attempt == 2
+
+
+def test_what_is_left_of_a_dead_engine_is_killed_before_the_next_start() -> None:
+    """F65: the API process dies, its worker still holds the memory."""
+    b = Bench().ready().exited(-9)
+    assert not b.of(Signal)
+    b.tree(4712)
+    assert b.one(Signal).name == "KILL"
+    assert not b.of(Spawn)
+    b.tick(0.05)
+    assert b.tree().one(Spawn).record.attempt == 2
+
+
+def test_late_answers_are_ignored() -> None:
+    b = Bench().ready()
+    stale = b.record
+    for event in (
+        SpawnFailed(key=KEY, attempt=1, error="late"),
+        SpawnFailed(key=("beta-1/0", "x"), attempt=1, error="of nobody"),
+    ):
+        assert b(event).record == stale
+    b.gone(1)
+    before = b.record
+    b.state = replace(b.state, records={KEY: replace(before, attempt=9)})
+    for late in (b.spawned, b.exited, b.probe, b.tree):
+        b.state = replace(b.state, records={KEY: before})
+        b.record.attempt  # noqa: B018  each helper asks for the attempt of now
+        late()
+    assert b.record.state in ("starting", "pending")
