@@ -195,7 +195,7 @@ def test_a_refusal_without_a_resource_rests_the_node() -> None:
     assert wait.why == "min 1, 0 running; box1: bad id"
 
 
-def failed(incarnation: str, **k: object) -> ShardReport:
+def failed(incarnation: str, **k: bool) -> ShardReport:
     return shard(
         f"alpha-{incarnation}/0", incarnation=incarnation, state="failed", error="exit 1", **k
     )
@@ -387,6 +387,8 @@ def test_a63_in_flight_and_a_silent_gateway_keep_it_up() -> None:
     assert decide(busy, 645.0).actions == ()  # silent since 55 s: may still be serving
     heard = observe(busy, demand(n=2, last_byte={"beta-1": 10.0}), 700.0)
     assert decide(heard, 700.0 + IDLE_S - 10.1).actions == ()
+    quiet = observe(heard, demand(n=3, in_flight={"beta-1": 0}), 800.0)
+    assert quiet.gateways["g"].last_byte_s == {"beta-1": 690.0}
     gone = observe(heard, GatewayGone("g"), 701.0)
     assert gone.gateways == {}
 

@@ -7,27 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmgw.core.supervise.attempts import endpoint
-from llmgw.core.supervise.restarts import duration, exit_words
-from llmgw.core.supervise.table import TABLE, ImpossibleTransitionError, move
-from llmgw.core.types.catalog import Ready, Restart
-from llmgw.core.types.messages import SHARD_STATES, Compute, Foreign, Resources, Token
+from llmgw.core.types.messages import Foreign, Resources, Token
 from llmgw.core.types.node import (
-    Changed,
     DeleteRecord,
     GpusSeen,
     Look,
     Measure,
-    Probe,
-    Record,
-    Refuse,
     Register,
     SessionLost,
     Signal,
     Spawn,
-    SpawnFailed,
     StoreToken,
-    Tick,
     WriteRecord,
 )
 from tests.core.agent_bench import C1, C2, FACTS, GIB, GPU0, GPU1, KEY, Bench, on_gpu, start
@@ -246,7 +236,7 @@ def test_where_nobody_can_measure_a_minute_passes() -> None:
     b = Bench().command(on_gpu(1)).spawned().tick(0.1).probe().stop().gone()
     b.memory(None, after_s=59.0)
     assert b.record.state == "stopping"
-    assert b.memory(None, after_s=1.0).record.state == "stopped"
+    assert b.memory(None, after_s=1.5).record.state == "stopped"
 
 
 def test_drain_keeps_serving_and_never_comes_back() -> None:
@@ -294,99 +284,3 @@ def test_no_next_attempt_after_stop_or_drain(order: str) -> None:
     assert b.record.state == "stopping"
     assert b.tree().record.state == "stopped"
     assert not b.tick(3600.0).of(Spawn)
-
-
-# ---------------------------------------------------------------- attempts
-
-
-def test_first_failure_restarts_at_once_then_back_off_then_gives_up() -> None:
-    """A67, in the words an operator sees."""
-    b = Bench().ready(restart=Restart(max=4, window_s=1800.0, backoff_s=5.0))
-    b.exited(1, "out of memory")
-    assert b.record.state == "pending"
-    b.tree()
-    assert b.one(Spawn).record.attempt == 2
-    assert b.record.error == "exited with code 1: out of memory"
-    for attempt, wait_s in ((2, 5.0), (3, 10.0)):
-        b.spawned(pid=4711 + attempt).gone(-11)
-        assert not b.of(Spawn)
-        assert b.due() == pytest.approx(wait_s)
-        assert not b.tick(wait_s - 0.1).of(Spawn)
-        assert b.tick(0.1).one(Spawn).record.attempt == attempt + 1
-    b.spawned().gone(-4)
-    assert (b.record.state, b.record.gave_up) == ("failed", True)
-    assert str(b.record.error).startswith("gave up after 4 in 30m: killed by signal 4 (SIGILL")
-    assert "CPU features" in str(b.record.error)
-    assert not b.tick(1e6).effects
-    assert b.stop().kinds() == ["Changed"]
-
-
-def test_failures_outside_the_window_are_forgiven() -> None:
-    b = Bench().ready(restart=Restart(max=2, window_s=60.0))
-    for _ in range(5):
-        b.gone(1).spawned().tick(61.0).probe()
-    assert b.record.attempt == 6
-    assert not b.record.gave_up
-
-
-def test_no_restarts_wanted() -> None:
-    b = Bench().ready(restart=Restart(max=0)).gone(1)
-    assert (b.record.state, b.record.gave_up) == ("failed", False)
-
-
-def test_a_start_that_never_comes_up_is_stopped_and_counts() -> None:
-    b = Bench().start(start_timeout_s=60.0).spawned()
-    b.probe("refused", detail="connection refused").tick(30.0).probe("loading", progress=0.1)
-    assert b.record.state == "loading"
-    b.tick(50.0).probe("loading", progress=0.5)  # progress moves the deadline
-    assert b.tick(50.0).probe("loading", progress=0.5).record.state == "loading"
-    assert b.state.records[KEY].watch.progress == 0.5
-    b.tick(11.0)
-    assert b.one(Signal).name == "TERM"
-    assert b.record.state == "pending"
-    assert "not ready after 60 s without progress; last probe: loading" in str(b.record.error)
-    b.gone(0)
-    assert b.one(Spawn).record.attempt == 2
-    assert len(b.record.failures) == 1
-
-
-def test_a_quick_loader_without_figures() -> None:
-    b = Bench().start().spawned().probe("loading").probe("loading")
-    assert b.record.state == "loading"
-    assert b.probe(compute=Compute(layers_gpu=3)).record.compute == Compute(layers_gpu=3)
-
-
-def test_a_spawn_that_fails() -> None:
-    b = Bench().start().spawn_failed("engine binary /x not found on box1", fatal=True)
-    assert (b.record.state, b.record.error) == ("failed", "engine binary /x not found on box1")
-    b = Bench().start().spawn_failed("out of processes")
-    assert b.one(Spawn).record.attempt == 2
-
-
-def test_what_is_left_of_a_dead_engine_is_killed_before_the_next_start() -> None:
-    """F65: the API process dies, its worker still holds the memory."""
-    b = Bench().ready().exited(-9)
-    assert not b.of(Signal)
-    b.tree(4712)
-    assert b.one(Signal).name == "KILL"
-    assert not b.of(Spawn)
-    b.tick(0.05)
-    assert b.tree().one(Spawn).record.attempt == 2
-
-
-def test_late_answers_are_ignored() -> None:
-    b = Bench().ready()
-    stale = b.record
-    for event in (
-        SpawnFailed(key=KEY, attempt=1, error="late"),
-        SpawnFailed(key=("beta-1/0", "x"), attempt=1, error="of nobody"),
-    ):
-        assert b(event).record == stale
-    b.gone(1)
-    before = b.record
-    b.state = replace(b.state, records={KEY: replace(before, attempt=9)})
-    for late in (b.spawned, b.exited, b.probe, b.tree):
-        b.state = replace(b.state, records={KEY: before})
-        b.record.attempt  # noqa: B018  each helper asks for the attempt of now
-        late()
-    assert b.record.state in ("starting", "pending")

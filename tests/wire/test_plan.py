@@ -1,0 +1,86 @@
+"""The plan document: exit codes, digest and counts of contract/cli.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from llmgw.core.reconcile.decide import decide
+from llmgw.core.types.plan import Plan
+from llmgw.wire.plan import exit_code, plan_document
+from tests.core.world import catalog, model, node, plan_of, profile, running, shard
+
+CAT = catalog(model("alpha", low=1), model("beta"))
+QUIET = plan_of(CAT, node("box1", shard("alpha-1/0"), shard("beta-1/0", port=18001)))
+REMOVED = plan_of(CAT, node("box1", shard("alpha-1/0"), shard("gone-1/0", port=18001)))
+
+
+def document(plan: Plan, **k: Any) -> dict[str, Any]:
+    return plan_document(plan, source="file", generated_at="2026-01-01T00:00:00Z", **k)
+
+
+def test_nothing_to_do_is_0() -> None:
+    doc = document(QUIET)
+    assert (doc["schema"], doc["complete"], doc["exit_code"], doc["disturbs"]) == (
+        "llmgw.plan/1",
+        True,
+        0,
+        0,
+    )
+    assert doc["summary"]["adopt"] == 2
+    assert list(doc["summary"]) == [
+        *("adopt", "join", "keep", "replace", "stray", "unclaimed", "conflict", "forget"),
+        *("terminal", "hold", "start", "stop", "drain", "roll", "wait"),
+    ]
+
+
+def test_a_difference_is_1_and_disturbs_counts_running_engines() -> None:
+    doc = document(REMOVED)
+    assert (doc["exit_code"], doc["disturbs"]) == (1, 1)
+    (stop,) = doc["actions"]
+    assert (stop["action"], stop["node"], stop["due_s"], stop["disturbs"]) == (
+        "stop",
+        "box1",
+        60.0,
+        True,
+    )
+
+
+def test_incomplete_is_3_and_wins_unless_partial_is_allowed() -> None:
+    silent = replace(REMOVED, nodes=tuple(replace(n, answered=False) for n in REMOVED.nodes))
+    assert exit_code(silent) == 3
+    assert exit_code(silent, allow_partial=True) == 1
+
+
+def test_a_wait_alone_is_no_difference() -> None:
+    deep = catalog(model("deep", profile(nodes=2), low=1))
+    doc = document(plan_of(deep, node("box1")))
+    assert ([a["action"] for a in doc["actions"]], doc["exit_code"]) == (["wait"], 0)
+
+
+def test_idle_drains_are_not_listed() -> None:
+    plan = decide(
+        running(CAT, node("box1", shard("alpha-1/0"), shard("beta-1/0", port=18001))), 1e4
+    )
+    assert len(plan.actions) == 1
+    doc = document(plan)
+    assert (doc["actions"], doc["exit_code"], doc["disturbs"]) == ([], 0, 0)
+
+
+def test_a_start_and_a_roll_have_their_rows() -> None:
+    new = catalog(
+        model("alpha", profile(fingerprints={"default": "1:bbbb"}), low=1), model("c", low=1)
+    )
+    doc = document(plan_of(new, node("box1", shard("alpha-1/0")), node("box2")))
+    rows = {a["action"]: a for a in doc["actions"]}
+    assert rows["start"]["replica"] is None
+    assert rows["start"]["node"] == "box2"
+    assert (rows["roll"]["replica"], rows["roll"]["disturbs"]) == ("alpha-1", True)
+    assert doc["disturbs"] == 1
+
+
+def test_the_digest_covers_what_would_change_and_nothing_else() -> None:
+    other = plan_of(CAT, node("box9", shard("alpha-7/0")))
+    assert document(QUIET)["digest"] == document(other)["digest"]
+    assert document(REMOVED)["digest"] != document(QUIET)["digest"]
