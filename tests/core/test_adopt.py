@@ -363,7 +363,10 @@ def test_f70_two_engines_on_one_port_the_newcomer_loses() -> None:
         node("box1", shard("alpha-1/0"), shard("beta-1/0", started_at="2026-02-01T00:00:00Z")),
     )
     assert verdicts(plan)["box1:beta-1/0"] == "conflict port_conflict"
-    assert why(plan, "beta-1/0").startswith("port 18000 of box1 is alpha-1 on box1's")
+    assert why(plan, "beta-1/0") == (
+        "port 18000 of box1 is held by alpha-1/0 (pid unknown, since 2026-01-01T00:00:00Z, adopted); "
+        "beta-1/0 (pid unknown, since 2026-02-01T00:00:00Z, adopted) has it too"
+    )
     assert actions(plan) == ["drain beta"]
 
 
@@ -373,15 +376,36 @@ def test_a44_port_0_is_no_port() -> None:
     assert set(verdicts(plan_of(cat, node("box1", *both))).values()) == {"adopt"}
 
 
-def test_f73_one_whole_gpu_given_to_two_engines() -> None:
+def test_a3_f73_one_whole_gpu_given_to_two_engines_is_named_and_left_running() -> None:
     cat = catalog(model("alpha"), model("beta"))
-    whole = shard("alpha-1/0", gpus=("box1-0",), resources=Resources())
-    part = shard("beta-1/0", gpus=("box1-0",), port=18001)
+    whole = shard("alpha-1/0", gpus=("box1-0",), resources=Resources(), pid=7)
+    part = shard("beta-1/0", gpus=("box1-0",), port=18001, pid=8)
     plan = plan_of(cat, node("box1", whole, part))
     assert verdicts(plan)["box1:beta-1/0"] == "conflict gpu_conflict"
-    assert "box1-0 of box1 is alpha-1 on box1's and one of them has it alone" in why(
-        plan, "beta-1/0"
+    assert why(plan, "beta-1/0") == (
+        "GPU box1-0 of box1 has 24.0 GiB, of which alpha-1/0 (pid 7, since 2026-01-01T00:00:00Z, "
+        "adopted) holds 24.0; beta-1/0 (pid 8, since 2026-01-01T00:00:00Z, adopted) has 10.0 there too"
     )
+    assert actions(plan) == []
+    assert replicas(plan)["beta-1"].kept
+
+
+def test_a_gpu_is_shared_up_to_its_memory() -> None:
+    cat = catalog(model("alpha"), model("beta"), model("gamma"))
+    three = [shard(f"{m}-1/0", gpus=("box1-0",), port=18000 + i) for i, m in enumerate(cat.models)]
+    plan = plan_of(cat, node("box1", *three))
+    assert verdicts(plan) == {
+        "box1:alpha-1/0": "adopt",
+        "box1:beta-1/0": "adopt",
+        "box1:gamma-1/0": "conflict gpu_conflict",
+    }
+
+
+def test_one_id_of_two_models_is_no_copy() -> None:
+    cat = catalog(model("alpha", low=1), model("beta", low=1))
+    one = shard("x-1/0", "alpha", incarnation="a")
+    two = shard("x-1/0", "beta", incarnation="b")
+    assert set(verdicts(plan_of(cat, node("box1", one), node("box2", two))).values()) == {"adopt"}
 
 
 # --- forgetting, ended, held -----------------------------------------------------------------
@@ -396,6 +420,23 @@ def test_a39_a41_what_the_complete_report_lacks_is_forgotten_and_replaced_at_onc
     assert verdicts(plan) == {"box1:alpha-1/0": "forget not_running"}
     assert why(plan, "alpha-1/0") == "we believed ready; the agent on box1 does not run it"
     assert actions(plan) == ["start alpha"]
+
+
+def test_a36_f75_another_incarnation_of_what_we_believed_replaces_it() -> None:
+    other = shard("alpha-1/0", incarnation="other", endpoint="http://h:9")
+    plan = remembered(ALPHA, node("box1", shard("alpha-1/0")), node("box1", other))
+    assert [v.verdict for v in plan.verdicts] == ["forget", "replace"]
+    assert plan.verdicts[1].why == (
+        "the fleet runs alpha-1 at http://h:9; nothing of it runs at http://h:18000, where we had it"
+    )
+    assert replicas(plan)["alpha-1"].endpoint == "http://h:9"
+    assert plan.actions == ()
+
+
+def test_a13_a_report_from_before_re_attach_was_over_says_nothing_yet() -> None:
+    early = node("box1", reattached=False)
+    plan = remembered(ALPHA, node("box1", shard("alpha-1/0")), early)
+    assert (plan.complete, plan.nodes[0].error) == (False, "still re-attaching its engines")
 
 
 def test_a39_an_unreadable_record_is_the_one_we_knew_and_is_held() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,7 +197,7 @@ def test_a_refusal_without_a_resource_rests_the_node() -> None:
     assert wait.why == "min 1, 0 running; box1: bad id"
 
 
-def failed(incarnation: str, **k: bool) -> ShardReport:
+def failed(incarnation: str, **k: Any) -> ShardReport:
     return shard(
         f"alpha-{incarnation}/0", incarnation=incarnation, state="failed", error="exit 1", **k
     )
@@ -284,22 +286,23 @@ def test_a_stop_the_agent_works_on_is_not_ordered_again() -> None:
 
 
 def test_a65_a_drain_only_the_agents_journal_remembers_goes_on_after_a_restart() -> None:
-    plan = plan_of(ONE, node("box1", shard("alpha-1/0", desired="draining")))
-    assert replicas(plan)["alpha-1"].state == "draining"
-    stop = plan.actions[0]
-    assert isinstance(stop, StopReplica)
-    assert (stop.due_s, stop.disturbs) == (120.0, False)
-    assert stop.why == "was draining before; requests may still be running on it"
     state = running(ONE, node("box1", shard("alpha-1/0", state="draining")))
-    later = decide(state, 61.0).actions[0]
-    assert isinstance(later, StopReplica)
-    assert later.due_s == 0.0
-    assert later.why == "was draining before; drained, nothing in flight"
+    assert replicas(decide(state, 0.0))["alpha-1"].state == "draining"
+    assert actions(decide(state, 59.0)) == ["start alpha"]
+    stop = decide(state, 61.0).actions[0]
+    assert isinstance(stop, StopReplica)
+    assert (stop.due_s, stop.disturbs) == (0.0, False)
+    assert stop.why == "was draining before; drained, nothing in flight"
+    other = observe(state, demand(table=0), 61.0)
+    assert actions(decide(other, 61.0)) == ["start alpha"]
+    assert actions(decide(other, 120.0)) == ["stop alpha", "start alpha"]
 
 
 def test_a_drain_of_a_profile_nobody_knows_ends_by_the_default() -> None:
-    plan = plan_of(SLEEPY, node("box1", shard("gone-1/0", state="draining")))
-    assert (actions(plan), plan.actions[0].due_s) == (["stop gone"], 120.0)
+    state = running(SLEEPY, node("box1", shard("gone-1/0", state="draining")))
+    state = observe(state, demand(in_flight={"gone-1": 1}, table=9), 119.0)
+    assert decide(state, 119.0).actions == ()
+    assert decide(state, 120.0).actions[0].why.endswith("; drained for 120 s, the limit")
 
 
 def test_ending_drains_everything_even_what_nothing_claims_and_starts_nothing() -> None:
@@ -315,7 +318,10 @@ def test_a38_the_loser_of_a_kept_one_that_is_ready_is_drained_once() -> None:
     (drain,) = decide(state, 0.0).actions
     assert isinstance(drain, DrainReplica)
     state = observe(state, DrainBegun(drain.incarnation, drain.reason, drain.why), 0.0)
-    assert actions(decide(state, 0.0)) == ["stop alpha"]
+    assert decide(state, 0.0).actions == ()
+    (stop,) = decide(state, 120.0).actions
+    assert isinstance(stop, StopReplica)
+    assert stop.reason == "duplicate_replica"
 
 
 def test_a66_roll_a_surge_then_the_old_one_goes() -> None:

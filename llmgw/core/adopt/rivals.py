@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from llmgw.core.adopt.group import YOUNGEST, Group
-from llmgw.core.capacity import ports_of, resources_of
+from llmgw.core.capacity import gib, ports_of, resources_of
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import State
+from llmgw.core.types.state import PLACED, Shard, State
 
 
 class Lost(Struct, frozen=True):
@@ -36,15 +36,12 @@ def order(state: State, r: Replica) -> tuple[object, ...]:
 
 def rivals(state: State, groups: list[Group]) -> dict[str, Lost]:
     """Claimed groups that lose against another claim on the same thing: incarnation -> to whom, why."""
-    ranked = sorted(
-        (g for g in groups if g.replica.claimed and g.replica.members),
-        key=lambda g: order(state, g.replica),
-    )
+    ranked = _ranked(state, groups)
     lost: dict[str, Lost] = {}
-    by_id: dict[str, Replica] = {}
+    by_id: dict[tuple[str, str], Replica] = {}
     for g in ranked:
         r = g.replica
-        first = by_id.setdefault(r.replica, r)
+        first = by_id.setdefault((r.model, r.replica), r)
         if first is not r:
             lost[r.incarnation] = Lost(
                 first,
@@ -52,8 +49,15 @@ def rivals(state: State, groups: list[Group]) -> dict[str, Lost]:
                 f"{_words(first)} is kept as {r.replica}: {_because(first, r)}",
             )
     _surplus(state, [g for g in ranked if g.incarnation not in lost], lost)
-    _clashes(state, [g for g in ranked if g.incarnation not in lost], lost)
+    _ports([g for g in ranked if g.incarnation not in lost], lost)
     return lost
+
+
+def _ranked(state: State, groups: list[Group]) -> list[Group]:
+    return sorted(
+        (g for g in groups if g.replica.claimed and g.replica.members),
+        key=lambda g: order(state, g.replica),
+    )
 
 
 def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
@@ -66,7 +70,7 @@ def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
         model = state.catalog.models[r.model]
         others = kept.setdefault(r.model, [])
         rolling = not r.complete_and_ready and not r.drift and any(o.drift for o in others)
-        if len(others) >= model.scaling.max + rolling:
+        if others and len(others) >= model.scaling.max + rolling:
             first = others[0]
             lost[r.incarnation] = Lost(
                 first,
@@ -78,33 +82,55 @@ def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
             others.append(r)
 
 
-def _clashes(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
-    """Two engines on one port of a node (SO_REUSEPORT, A45) or on a GPU that one of them has alone (F73)."""
-    ports: dict[tuple[str, int], Replica] = {}
-    gpus: dict[tuple[str, str], list[tuple[Replica, bool]]] = {}
+def _ports(ranked: list[Group], lost: dict[str, Lost]) -> None:
+    """Two engines on one port of a node (SO_REUSEPORT, A45, F70): what goes to one may be answered by the other."""
+    holders: dict[tuple[str, int], tuple[Replica, Shard]] = {}
     for g in ranked:
-        r = g.replica
-        for shard in r.members:
-            whole = not resources_of(shard, state.catalog).gpu_memory_bytes
+        for shard in g.replica.members:
             for port in ports_of(shard):
-                first = ports.setdefault((shard.node, port), r)
-                if first is not r:
-                    lost[r.incarnation] = Lost(
-                        first,
-                        "port_conflict",
-                        f"port {port} of {shard.node} is {_words(first)}'s: {_because(first, r)}",
-                    )
+                kept, holder = holders.setdefault((shard.node, port), (g.replica, shard))
+                if kept is not g.replica:
+                    why = f"port {port} of {shard.node} is held by {_side(holder)}; {_side(shard)} has it too"
+                    lost[g.incarnation] = Lost(kept, "port_conflict", why)
+
+
+def gpu_clashes(state: State, groups: list[Group]) -> dict[str, Lost]:
+    """Engines that together have more of a GPU than there is (F73): named, both sides (A3), and left running.
+
+    Both run, so the memory was enough for what they use; ending one is for a person to say.
+    """
+    memory = {
+        (name, gpu.uuid): gpu.memory_bytes
+        for name, node in state.nodes.items()
+        for gpu in node.report.gpus or ()
+    }
+    there: dict[tuple[str, str], list[tuple[Replica, Shard, int]]] = {}
+    clashes: dict[str, Lost] = {}
+    for g in _ranked(state, groups):
+        for shard in g.replica.members:
+            need = resources_of(shard, state.catalog).gpu_memory_bytes or 0
             for uuid in shard.report.gpus:
-                there = gpus.setdefault((shard.node, uuid), [])
-                other = next((o for o, alone in there if o is not r and (alone or whole)), None)
-                if other is not None:
-                    lost[r.incarnation] = Lost(
-                        other,
-                        "gpu_conflict",
-                        f"{uuid} of {shard.node} is {_words(other)}'s and one of them has it alone: "
-                        f"{_because(other, r)}",
+                total = memory.get((shard.node, uuid), 0)
+                holders = there.setdefault((shard.node, uuid), [])
+                size = need or total
+                taken = sum(n for _, _, n in holders)
+                if holders and total and taken + size > total:
+                    kept, holder, _ = holders[0]
+                    why = (
+                        f"GPU {uuid} of {shard.node} has {gib(total)} GiB, of which {_side(holder)} holds "
+                        f"{gib(taken)}; {_side(shard)} has {gib(size)} there too"
                     )
-                there.append((r, whole))
+                    clashes[g.incarnation] = Lost(kept, "gpu_conflict", why)
+                holders.append((g.replica, shard, size))
+    return clashes
+
+
+def _side(shard: Shard) -> str:
+    """One side of a conflict (A3): shard, pid, since when, adopted or placed."""
+    r = shard.report
+    since = f"since {r.started_at}" if r.started_at else "since unknown"
+    came = "placed" if shard.origin == PLACED else "adopted"
+    return f"{r.shard} (pid {r.pid or 'unknown'}, {since}, {came})"
 
 
 def _words(r: Replica) -> str:

@@ -1,10 +1,9 @@
 """Who owns what runs: every shard gets exactly one verdict, every incarnation at most one replica (A1-A45).
 
 `survey` is a function of the facts of all nodes and one catalog, so the order in which nodes registered, and shards
-stand in a
-report, cannot matter (A10), and the same report twice changes nothing (A11). Identity comes before liveness: shards are
-grouped by incarnation and rank first (A28), then claimed through the catalog, then rivals are ranked by one total order
-(A38). Nothing is started, stopped or freed here; `reconcile` reads the survey.
+stand in a report, cannot matter (A10), and the same report twice changes nothing (A11). Identity comes before
+liveness: shards are grouped by incarnation and rank first (A28), then claimed through the catalog, then rivals are
+ranked by one total order (A38). Nothing is started, stopped or freed here; `reconcile` reads the survey.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.core.adopt.group import Group, ended, group_of
-from llmgw.core.adopt.rivals import Lost, rivals
+from llmgw.core.adopt.rivals import Lost, gpu_clashes, rivals
 from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import Replica, Verdict
 from llmgw.core.types.state import PLACED, REMEMBERED, Node, Shard, State
@@ -52,8 +51,9 @@ def survey(state: State) -> Survey:
             if bucket is not None:
                 verdicts.append(_verdict(shard, bucket))
     groups = [group_of(state, inc, shards) for inc, shards in sorted(running.items())]
-    superseded = _superseded(groups)
+    superseded = _superseded(state, groups)
     lost = rivals(state, groups)
+    clashes = gpu_clashes(state, groups)
     replicas = []
     warnings: list[str] = []
     for g in groups:
@@ -61,14 +61,20 @@ def survey(state: State) -> Survey:
         kept = g.replica.claimed and loser is None
         rival = loser.to.incarnation if loser else ""
         replicas.append(replace(g.replica, kept=kept, rival=rival))
-        verdicts += _group_verdicts(g, loser, superseded)
+        verdicts += _group_verdicts(g, loser or clashes.get(g.incarnation), superseded)
         warnings += _disagreements(g)
     replicas += [
         ended(state.catalog, inc, shards) for inc, shards in over.items() if inc not in running
     ]
     replicas.sort(key=lambda r: (not r.claimed, r.replica, not r.kept, r.incarnation))
     verdicts.sort(
-        key=lambda v: (v.shard.node, v.shard.report.replica, v.shard.rank, v.shard.incarnation)
+        key=lambda v: (
+            v.shard.node,
+            v.shard.report.replica,
+            v.shard.rank,
+            not v.shard.missing,
+            v.shard.incarnation,
+        )
     )
     return Survey(tuple(verdicts), tuple(replicas), tuple(warnings))
 
@@ -105,16 +111,18 @@ def _bucket(state: State, node: Node, shard: Shard) -> Bucket | None:
     return None
 
 
-def _superseded(groups: list[Group]) -> dict[str, Replica]:
-    """Replica ids we placed and that never came up, while the fleet runs one of that name: the fleet wins (A4, A36)."""
-    return {
-        g.replica.replica: g.replica
+def _superseded(state: State, groups: list[Group]) -> dict[str, Shard]:
+    """By replica id, what we placed or believed and the fleet does not run: the fleet's copy replaces it (A4, A36)."""
+    gone = {s.report.replica: s for n in state.nodes.values() for s in n.shards if s.missing}
+    placed = {
+        g.replica.replica: g.counted[0]
         for g in groups
-        if g.counted and all(s.origin == PLACED and not s.was_live for s in g.counted.values())
+        if 0 in g.counted and all(s.origin == PLACED and not s.was_live for s in g.counted.values())
     }
+    return gone | placed
 
 
-def _group_verdicts(g: Group, loser: Lost | None, superseded: dict[str, Replica]) -> list[Verdict]:
+def _group_verdicts(g: Group, loser: Lost | None, superseded: dict[str, Shard]) -> list[Verdict]:
     out = []
     for rank, shard in sorted(g.counted.items()):
         bucket = (
@@ -145,7 +153,7 @@ def _lost_bucket(loser: Lost) -> Bucket:
     return Bucket("stray" if up else "conflict", loser.why, loser.reason)
 
 
-def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Replica]) -> Bucket:
+def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Shard]) -> Bucket:
     r, report = g.replica, shard.report
     first_fabric = next((s.report.fabric for s in r.members if s.report.fabric), "")
     if report.fabric and report.fabric != first_fabric:
@@ -162,7 +170,8 @@ def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Rep
     if older is not None and older.incarnation != r.incarnation:
         return Bucket(
             "replace",
-            f"the fleet runs {r.replica} at {r.endpoint or 'no endpoint yet'}; the one we placed never came up",
+            f"the fleet runs {r.replica} at {r.endpoint or 'no endpoint yet'}; "
+            f"nothing of it runs at {older.report.endpoint or older.node}, where we had it",
             "stale_incarnation",
         )
     if rank:

@@ -8,7 +8,6 @@ disturbed while settling (A46). The same function serves the loop and the dry ru
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from llmgw.core import drain, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
@@ -29,7 +28,7 @@ from llmgw.core.types.plan import (
     Verdict,
     Wait,
 )
-from llmgw.core.types.state import PLACED, Draining, Failure, Shard, State
+from llmgw.core.types.state import Draining, Failure, Node, Shard, State
 
 BACKOFF_CAP_S = 300.0
 
@@ -81,10 +80,16 @@ def _nodes(state: State) -> tuple[NodeView, ...]:
             node=name,
             answered=node.connected,
             shards=len(node.shards),
-            error=None if node.connected else "no answer",
+            error=_unheard(node),
         )
         for name, node in sorted(state.nodes.items())
     )
+
+
+def _unheard(node: Node) -> str | None:
+    if node.connected:
+        return None
+    return "no answer" if node.report.reattached else "still re-attaching its engines"
 
 
 def _end(p: Pass) -> None:
@@ -117,25 +122,13 @@ def _stoppable(shards: tuple[Shard, ...]) -> tuple[Shard, ...]:
 
 
 def _finish(p: Pass, r: Replica, members: tuple[Shard, ...], begun: Draining | None) -> None:
-    """A drain under way, also one that only the agent's journal remembers (A65)."""
-    since = begun or Draining(p.state.settled_s or 0.0, "draining", "was draining before")
-    if begun is None and not idle.may_serve(p.state, r, p.now):
-        since = replace(since, version=1)
-    why = drain.finished(p.state, r, since, _drain_timeout_s(p, r), p.now)
-    due_s = 0.0 if why else max(since.since_s + _drain_timeout_s(p, r) - p.now, 0.0)
-    p.actions.append(
-        StopReplica(
-            replica=r.replica,
-            incarnation=r.incarnation,
-            model=r.model,
-            profile=r.profile,
-            shards=members,
-            reason=since.reason,
-            why=f"{since.why}; {why or 'requests may still be running on it'}",
-            due_s=due_s,
-            drained=True,
-        )
+    """The end of a drain, also of one that only the agent's journal remembers (A65); until then it goes on."""
+    since = begun or Draining(
+        p.state.settled_s or 0.0, "draining", "was draining before", p.state.first_version
     )
+    why = drain.finished(p.state, r, since, _drain_timeout_s(p, r), p.now)
+    if why:
+        p.actions.append(_stop(r, members, since.reason, f"{since.why}; {why}", 0.0, drained=True))
 
 
 def _drain_timeout_s(p: Pass, r: Replica) -> float:
@@ -196,7 +189,13 @@ def _second_shards(p: Pass) -> None:
 
 
 def _stop(
-    r: Replica, members: tuple[Shard, ...], reason: str, why: str, due_s: float
+    r: Replica,
+    members: tuple[Shard, ...],
+    reason: str,
+    why: str,
+    due_s: float,
+    *,
+    drained: bool = False,
 ) -> StopReplica:
     return StopReplica(
         replica=r.replica,
@@ -207,7 +206,8 @@ def _stop(
         reason=reason,
         why=why,
         due_s=due_s,
-        disturbs=any(s.was_live for s in members),
+        disturbs=not drained and any(s.was_live for s in members),
+        drained=drained,
     )
 
 

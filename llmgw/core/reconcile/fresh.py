@@ -57,7 +57,11 @@ def after_settling(
     """Started, all reports in, one registration each in that order, settling over. Time stands at 0."""
     state = started(catalog, memory, now=0.0, settle_timeout_s=0.0, keep_unknown=keep_unknown)
     for report in reports:
-        state = observe(state, NodeRegistered(report), 0.0)
+        # An agent that is still re-attaching does not know yet what runs (A13): it counts as not heard.
+        if report.reattached:
+            state = observe(state, NodeRegistered(report), 0.0)
+        else:
+            state = remembered(state, report, unreachable=False)
     nodes = {
         name: replace(node, shards=tuple(replace(s, known=False) for s in node.shards))
         for name, node in state.nodes.items()

@@ -280,7 +280,7 @@ class Identified(Struct, frozen=True, kw_only=True, tag=True):
     rebuilt: Start | None = None
 
 
-class GpusSeen(Struct, frozen=True, kw_only=True, tag=True):
+class GpusSeen(Struct, frozen=True, tag=True):
     gpus: tuple[Gpu, ...] | None
     foreign: tuple[Foreign, ...] = ()
 

@@ -56,7 +56,7 @@ class Shard(Struct, frozen=True, kw_only=True):
     @property
     def incarnation(self) -> str:
         """The key of the placement; an older agent that has none is grouped by replica id."""
-        return self.report.incarnation or f"?{self.report.replica}"
+        return self.report.incarnation or f"?{self.report.model}/{self.report.replica}"
 
     @property
     def rank(self) -> int:
@@ -151,6 +151,11 @@ class State(Struct, frozen=True, kw_only=True):
     routed: frozenset[str] = frozenset()
     #: the operator asked for the engines to end (`llmgw down --engines`)
     ending: bool = False
+
+    @property
+    def first_version(self) -> int:
+        """The lowest version a route table of this epoch can have; versions rise over restarts of control."""
+        return self.epoch * 1_000_000 + 1
 
     @property
     def settling(self) -> bool:
