@@ -1,10 +1,8 @@
 """What each node holds and what is left: computed from the shards known there, never booked (A59).
 
 Claimed or not, placed and not yet reported, on a silent node or being stopped: whatever has not verifiably ended holds
-its
-GPUs, memory, host memory, cores, watts, HCAs and ports (A43). Free memory is the stricter of reserved and measured
-(A62).
-May not decide who goes where: it only counts, and says in words what is short.
+its GPUs, memory, host memory, cores, watts, HCAs and ports (A43). Free memory is the stricter of reserved and measured
+(A62). May not decide who goes where: it only counts, and says in words what is short.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.core.types.catalog import Catalog, Profile
-from llmgw.core.types.messages import STARTING, Gpu, Resources
+from llmgw.core.types.messages import STARTING, Capacity, Gpu, Resources
 from llmgw.core.types.state import Node, Shard, State
 
 GIB = 1 << 30
@@ -24,12 +22,13 @@ WHOLE_GPU_USED_SHARE = 0.10
 
 
 class GpuHeld(Struct, frozen=True):
-    """`whole`: the shard that has this GPU alone; `by`: all shards on it."""
+    """`whole`: the shard that has this GPU alone; `by`: all shards on it; `refused`: why its agent said no to it."""
 
     reserved_bytes: int = 0
     foreign_bytes: int = 0
     whole: str = ""
     by: tuple[str, ...] = ()
+    refused: str = ""
 
 
 class Held(Struct, frozen=True):
@@ -106,7 +105,8 @@ def taken(held: Held, shard: Shard, need: Resources) -> Held:
             whole=g.whole or ("" if need.gpu_memory_bytes else name),
             by=(*g.by, name),
         )
-    return Held(
+    return replace(
+        held,
         gpus=gpus,
         host_memory_bytes=held.host_memory_bytes + need.host_memory_bytes,
         cpu_cores=held.cpu_cores + need.cpu_cores,
@@ -115,7 +115,6 @@ def taken(held: Held, shard: Shard, need: Resources) -> Held:
         hcas=held.hcas | dict.fromkeys(shard.report.hcas, name),
         starting=(*held.starting, name) if shard.report.state in STARTING else held.starting,
         shards=held.shards + 1,
-        refused=held.refused,
     )
 
 
@@ -125,8 +124,27 @@ def _refused(held: Held, resource: str, why: str) -> Held:
         return replace(held, ports=held.ports | {int(what): why})
     if kind == "gpu":
         g = held.gpus.get(what, GpuHeld())
-        return replace(held, gpus=held.gpus | {what: replace(g, whole=g.whole or why)})
+        return replace(held, gpus=held.gpus | {what: replace(g, refused=why)})
     return replace(held, refused=why)
+
+
+def short_of(capacity: Capacity, held: Held, need: Resources) -> str:
+    """What of the node's host memory, cores and watts is too little, or ""; what a node does not say limits nothing."""
+    for what, unit, figure, used, wanted, total in (
+        (
+            "host memory",
+            "GiB",
+            gib,
+            held.host_memory_bytes,
+            need.host_memory_bytes,
+            capacity.host_memory_bytes,
+        ),
+        ("CPU cores", "cores", "{:g}".format, held.cpu_cores, need.cpu_cores, capacity.cpu_cores),
+        ("power", "W", "{:g}".format, held.power_w, need.power_w, capacity.power_w),
+    ):
+        if total is not None and wanted and used + wanted > total:
+            return f"{what}: {figure(total - used)} of {figure(total)} {unit} free, {figure(wanted)} needed"
+    return ""
 
 
 def circuit_power_w(state: State, held: dict[str, Held], circuit: str) -> float:
@@ -135,13 +153,22 @@ def circuit_power_w(state: State, held: dict[str, Held], circuit: str) -> float:
 
 
 def circuit_starting(state: State, held: dict[str, Held], circuit: str) -> tuple[str, ...]:
-    names = (held[n].starting for n, node in state.nodes.items() if node.report.circuit == circuit)
-    return tuple(s for some in names for s in some)
+    """Shards on their way up behind one breaker, as far as their nodes answer.
+
+    A node that died in the middle of a load would block every start of its circuit until somebody forgets it; its watts
+    stay counted.
+    """
+    return tuple(
+        shard
+        for name, node in state.nodes.items()
+        if node.report.circuit == circuit and node.connected
+        for shard in held[name].starting
+    )
 
 
 def gpu_free_bytes(gpu: Gpu, held: GpuHeld) -> int:
     """Never the optimistic one of reserved and measured: an engine that is still loading will take what it reserved."""
-    if held.whole:
+    if held.whole or held.refused:
         return 0
     taken_bytes = max(held.reserved_bytes + held.foreign_bytes, gpu.memory_used_bytes)
     return max(gpu.memory_bytes - taken_bytes, 0)
@@ -151,6 +178,8 @@ def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
     """What stands in the way, or "". `memory_bytes` None asks for the whole GPU, alone (A62)."""
     if not gpu.healthy:
         return f"GPU {gpu.index} is not healthy"
+    if held.refused:
+        return f"GPU {gpu.index} was refused by its agent: {held.refused}"
     if held.whole:
         return f"GPU {gpu.index} is held whole by {held.whole}"
     if memory_bytes:
@@ -170,7 +199,10 @@ def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
 
 
 def _holders(held: GpuHeld) -> str:
-    return f" (held by {', '.join(sorted(held.by))})" if held.by else ""
+    names = sorted(held.by)
+    if held.foreign_bytes:
+        names.append(f"{gib(held.foreign_bytes)} GiB of processes not ours")
+    return f" (held by {', '.join(names)})" if names else ""
 
 
 def gib(size_bytes: float) -> str:

@@ -6,19 +6,29 @@ sending, so it delays the end, never the operator. May not begin a drain.
 
 from __future__ import annotations
 
-from llmgw.core.idle import may_serve
+from llmgw.core.idle import in_flight, may_serve
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import GATEWAY_GONE_S, Draining, State
+from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, Draining, State
+
+#: Reasons of drains that the operator asked for.
+ASKED = frozenset({"ending"})
 
 
 def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:
     """Why it may be stopped now, or ""."""
+    asked = drain.reason in ASKED
     if now - drain.since_s >= timeout_s:
         return f"drained for {timeout_s:g} s, the limit"
-    if not drain.version:
+    patience_s = GATEWAY_SILENT_S if asked else GATEWAY_GONE_S
+    if not drain.version or _unaware(state, drain, patience_s, now):
         return ""
-    for gateway in state.gateways.values():
-        heard = now - gateway.heard_s < GATEWAY_GONE_S
-        if heard and gateway.demand.table < drain.version:
-            return ""
-    return "" if may_serve(state, replica, now) else "drained, nothing in flight"
+    serving = in_flight(state, replica.replica) if asked else may_serve(state, replica, now)
+    return "" if serving else "drained, nothing in flight"
+
+
+def _unaware(state: State, drain: Draining, patience_s: float, now: float) -> bool:
+    """Whether a gateway heard of late may still send new requests there."""
+    return any(
+        now - g.heard_s < patience_s and g.demand.table < drain.version
+        for g in state.gateways.values()
+    )

@@ -1,8 +1,7 @@
 """When an on-demand model is wanted, busy or idle (A22-A24, A63).
 
 Busy is in flight, waiting or loading; the idle clock starts at the last byte. A gateway that fell silent makes its
-replicas
-busy until it is known to be gone: silence is no proof that nobody is being served. May not stop anything.
+replicas busy until it is known to be gone: silence is no proof that nobody is being served. May not stop anything.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
     for name, gateway in sorted(state.gateways.items()):
         if silent(gateway, now):
             return f"gateway {name[:8]} is silent since {now - gateway.heard_s:.0f} s"
-    if not state.gateways and now - state.started_s < GATEWAY_GONE_S:
-        return "no gateway has said yet what it serves"
+    # Gateways speak each second: one that has not, since control started, is not heard of yet rather than not there.
+    patience_s = GATEWAY_SILENT_S if state.gateways else GATEWAY_GONE_S
+    if now - state.started_s < patience_s:
+        return f"control started {now - state.started_s:.0f} s ago, a gateway may not have said yet what it serves"
     return ""
 
 

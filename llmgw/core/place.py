@@ -7,7 +7,6 @@ it answers for one replica against what is held now; the caller counts each answ
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from llmgw.core.capacity import (
     GpuHeld,
@@ -18,6 +17,7 @@ from llmgw.core.capacity import (
     gpu_free_bytes,
     gpu_takes,
     resources_for,
+    short_of,
     taken,
 )
 from llmgw.core.types.catalog import Model, Profile
@@ -27,11 +27,12 @@ from llmgw.core.types.state import PLACED, Node, Shard, State
 
 
 class Fit(Struct, frozen=True):
-    """`left_bytes`: memory left on the chosen GPUs, the smaller the better the fit."""
+    """`left_bytes`: memory left on the chosen GPUs, the smaller the better the fit; `wait`: what starts there now."""
 
     spot: Spot
     left_bytes: int
     why: str
+    wait: str
 
 
 class Placement(Struct, frozen=True):
@@ -41,23 +42,30 @@ class Placement(Struct, frozen=True):
 
 
 class NoRoom(Struct, frozen=True):
+    """`soon`: there is room, only other starts come first."""
+
     profile: str
     why: str
+    soon: bool = False
 
 
 def place(
     state: State, held: dict[str, Held], model: Model, profiles: tuple[Profile, ...] = ()
 ) -> Placement | NoRoom:
-    """The first profile that fits, on the node where it fits best; else why not, for the profile that came closest."""
+    """The first profile that fits, on the node where it fits best; else why not, for each profile in turn.
+
+    A profile that only waits for other starts to end is waited for: else whatever starts second after a power cut would
+    spend its life on its fall-back profile.
+    """
     refusals = []
     for profile in profiles or model.profiles:
         answer = _place_profile(state, held, profile)
-        if isinstance(answer, Placement):
+        if isinstance(answer, Placement) or answer.soon:
             return answer
         refusals.append(answer)
-    first = refusals[0]
-    others = "".join(f"; {r.profile}: {r.why}" for r in refusals[1:])
-    return replace(first, why=f"{first.profile}: {first.why}{others}") if others else first
+    if len(refusals) == 1:
+        return refusals[0]
+    return NoRoom(refusals[0].profile, "; ".join(f"{r.profile}: {r.why}" for r in refusals))
 
 
 def _place_profile(state: State, held: dict[str, Held], profile: Profile) -> Placement | NoRoom:
@@ -67,34 +75,42 @@ def _place_profile(state: State, held: dict[str, Held], profile: Profile) -> Pla
         )
     fits: list[Fit] = []
     refusals: list[str] = []
-    for name in sorted(state.nodes):
-        node = state.nodes[name]
+    for name, node in sorted(state.nodes.items()):
         if not node.usable:
-            refusals.append(f"{name} is not connected")
+            refusals.append(f"{name} {_unusable(node)}")
             continue
         answer = _fit(state, held, node, profile)
         if isinstance(answer, Fit):
             fits.append(answer)
         else:
             refusals.append(f"{name}: {answer}")
-    if fits:
-        best = min(fits, key=lambda f: (f.left_bytes, held[f.spot.node].shards, f.spot.node))
+    ready = [f for f in fits if not f.wait]
+    if ready:
+        best = min(ready, key=lambda f: (f.left_bytes, held[f.spot.node].shards, f.spot.node))
         return Placement(profile.name, (best.spot,), best.why)
+    if fits:
+        return NoRoom(profile.name, "; ".join(f"{f.spot.node}: {f.wait}" for f in fits), soon=True)
     return NoRoom(profile.name, "; ".join(refusals) or "no node is registered")
+
+
+def _unusable(node: Node) -> str:
+    if node.too_old:
+        return f"has an agent of protocol {node.report.protocol}, too old for new work: upgrade it"
+    return "is not connected"
 
 
 def _fit(state: State, held: dict[str, Held], node: Node, profile: Profile) -> Fit | str:
     """One node: the spot and how tight it is, or the first thing that is in the way."""
-    here = held[node.report.node]
-    for refusal in (
-        here.refused,
-        _eligible(node, profile),
-        _budget(node, here, profile),
-        _circuit(state, held, node, profile),
-        _start_limit(state, held, node),
-    ):
-        if refusal:
-            return refusal
+    name = node.report.node
+    here = held[name]
+    refusal = (
+        _eligible(node, profile)
+        or here.refused
+        or short_of(node.report.capacity, here, resources_for(profile))
+        or _circuit(state, held, node, profile)
+    )
+    if refusal:
+        return refusal
     gpus = _gpus(node, here, profile)
     if isinstance(gpus, str):
         return gpus
@@ -103,8 +119,12 @@ def _fit(state: State, held: dict[str, Held], node: Node, profile: Profile) -> F
     if not port:
         first, last = node.report.capacity.ports
         return f"no port of {first}-{last} is free"
-    name = node.report.node
-    return Fit(Spot(node=name, gpus=uuids, port=port), left, f"fits {name}{_on(node, uuids, left)}")
+    return Fit(
+        Spot(node=name, gpus=uuids, port=port),
+        left,
+        f"fits {name}{_on(node, uuids, left)}",
+        _start_limit(state, held, node),
+    )
 
 
 def _on(node: Node, uuids: tuple[str, ...], left_bytes: int) -> str:
@@ -119,31 +139,12 @@ def _eligible(node: Node, profile: Profile) -> str:
     """Pool, labels and fabric of the profile against the node's."""
     report = node.report
     if profile.pool not in report.pools:
-        return f"is in pools {', '.join(report.pools)}, not in {profile.pool}"
+        return f"is in pools {', '.join(report.pools) or 'none'}, not in {profile.pool}"
     for key, value in sorted(profile.select.items()):
         if report.labels.get(key) != value:
             return f"label {key} is {report.labels.get(key, 'not set')}, {value} is wanted"
     if profile.fabric not in ("", "any") and profile.fabric not in report.fabrics:
         return f"is not on fabric {profile.fabric}"
-    return ""
-
-
-def _budget(node: Node, held: Held, profile: Profile) -> str:
-    capacity = node.report.capacity
-    for what, unit, need, used, total in (
-        (
-            "host memory",
-            "GiB",
-            profile.host_memory_bytes,
-            held.host_memory_bytes,
-            capacity.host_memory_bytes,
-        ),
-        ("CPU cores", "cores", profile.cpu_cores, held.cpu_cores, capacity.cpu_cores),
-        ("power", "W", profile.power_w, held.power_w, capacity.power_w),
-    ):
-        if total is not None and need and used + need > total:
-            figure = gib if unit == "GiB" else "{:g}".format
-            return f"{what}: {figure(total - used)} of {figure(total)} {unit} free, {figure(need)} needed"
     return ""
 
 
@@ -153,48 +154,55 @@ def _circuit(state: State, held: dict[str, Held], node: Node, profile: Profile) 
         return ""
     total, used = state.catalog.circuits[circuit], circuit_power_w(state, held, circuit)
     if used + profile.power_w > total:
-        return (
-            f"circuit {circuit}: {total - used:g} of {total:g} W free, {profile.power_w:g} needed"
-        )
+        free = f"{total - used:g} of {total:g} W free"
+        return f"circuit {circuit}: {free}, {profile.power_w:g} needed"
     return ""
 
 
 def _start_limit(state: State, held: dict[str, Held], node: Node) -> str:
     """A start draws the most power and memory of an engine's life: few at a time per node and circuit (A62)."""
-    limit = state.catalog.start_limit
-    here = held[node.report.node].starting
-    if len(here) >= limit:
-        return f"{', '.join(sorted(here))} is still starting there, {limit} start at a time"
     circuit = node.report.circuit
+    places = [("there", held[node.report.node].starting)]
     if circuit is not None:
-        there = circuit_starting(state, held, circuit)
-        if len(there) >= limit:
-            return f"{', '.join(sorted(there))} is still starting on circuit {circuit}, {limit} start at a time"
+        places.append((f"on circuit {circuit}", circuit_starting(state, held, circuit)))
+    limit = state.catalog.start_limit
+    for where, starting in places:
+        if len(starting) >= limit:
+            names = f"{', '.join(sorted(starting))} {'is' if len(starting) == 1 else 'are'}"
+            return f"{names} still starting {where}, {limit} start{'s' * (limit > 1)} at a time"
     return ""
 
 
 def _gpus(node: Node, held: Held, profile: Profile) -> tuple[tuple[str, ...], int] | str:
-    """The tightest GPUs that take it, as (uuids by index, bytes left); or why none do."""
+    """The tightest GPUs that take it, as (uuids by index, bytes left); or why the nearest one does not."""
     if not profile.gpus:
         return (), 0
     if node.report.gpus is None:
         return "its GPUs are not known (driver not up?)"
     able: list[tuple[int, int, str]] = []
-    refusals = []
-    for gpu in sorted(node.report.gpus, key=lambda g: g.index):
+    refused: list[tuple[int, int, str]] = []
+    for gpu in node.report.gpus:
         there = held.gpus.get(gpu.uuid, GpuHeld())
+        free = gpu_free_bytes(gpu, there)
         refusal = gpu_takes(gpu, there, profile.gpu_memory_bytes)
         if refusal:
-            refusals.append(refusal)
+            refused.append((-free, gpu.index, refusal))
         else:
-            left = gpu_free_bytes(gpu, there) - (profile.gpu_memory_bytes or 0)
-            able.append((left, gpu.index, gpu.uuid))
+            able.append((free - (profile.gpu_memory_bytes or 0), gpu.index, gpu.uuid))
     if len(able) < profile.gpus:
-        have = f"{len(able)} of {profile.gpus} GPUs fit" if profile.gpus > 1 else ""
-        return "; ".join([*([have] if have else []), *refusals]) or "has no GPU"
+        return _short_of_gpus(len(able), profile.gpus, [why for _, _, why in sorted(refused)])
     chosen = sorted(able)[: profile.gpus]
     uuids = tuple(u for _, _, u in sorted(chosen, key=lambda c: c[1]))
     return uuids, sum(left for left, _, _ in chosen)
+
+
+def _short_of_gpus(fit: int, need: int, refusals: list[str]) -> str:
+    """`refusals`: of each GPU that does not fit, the one with the most free memory first."""
+    if not refusals:
+        return f"has {fit} GPUs, {need} needed" if fit else "has no GPU"
+    count = f"{fit} of {need} GPUs fit, " if need > 1 else ""
+    others = f", the nearest of {len(refusals)}" if len(refusals) > 1 else ""
+    return f"{count}{refusals[0]}{others}"
 
 
 def _port(node: Node, held: Held) -> int:
@@ -202,9 +210,7 @@ def _port(node: Node, held: Held) -> int:
     return next((p for p in range(first, last + 1) if p not in held.ports), 0)
 
 
-def counted(
-    held: dict[str, Held], model: Model, placement: Placement
-) -> dict[str, Held]:
+def counted(held: dict[str, Held], model: Model, placement: Placement) -> dict[str, Held]:
     """`held` with the placement in it: the next question of the same pass sees it (work in flight is held)."""
     profile = model.profile(placement.profile)
     assert profile is not None

@@ -1,18 +1,21 @@
 """Which endpoints gateways may use: a whole table out of the facts, never a delta (A31, A50, design.md 6).
 
 A replica is routed when every wanted shard is up and rank 0 has an endpoint; while control settles, what the last
-picture
-believed ready stays routed until its node speaks, so a restart never empties the table (F19). May not probe or decide.
+picture believed ready stays routed until its node speaks, so a restart never empties the table (F19). May not probe or
+decide.
 """
 
 from __future__ import annotations
 
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import LIVE, STARTING
+from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
 from llmgw.core.types.state import Shard, State
+
+#: A shard that answers. An unhealthy rank spoils its whole replica: `/health` of rank 0 is 200 while another hangs.
+ANSWERS = frozenset({"ready", "draining"})
 
 
 def table(state: State, survey: Survey, version: int) -> RouteTable:
@@ -40,7 +43,7 @@ def incarnations(routes: RouteTable, state: str) -> frozenset[str]:
 
 def _model(state: State, model: Model, replicas: list[Replica], survey: Survey) -> RouteModel:
     routes = tuple(r for r in (_route(model, r, survey) for r in replicas) if r is not None)
-    status, why, progress = _status(state, model, replicas, routes)
+    status, why, progress = _status(state, model, replicas, routes, survey)
     return RouteModel(
         aliases=model.aliases,
         kind=model.kind,
@@ -57,55 +60,79 @@ def _model(state: State, model: Model, replicas: list[Replica], survey: Survey) 
 
 
 def shards_of(survey: Survey, replica: Replica) -> tuple[Shard, ...]:
-    """Members by rank, those on silent nodes included; strays of a rank left out."""
+    """Wanted shards by rank, those on silent nodes included; strays of a rank left out."""
     found = {s.rank: s for s in replica.members}
-    for v in survey.verdicts:
-        if v.shard.incarnation == replica.incarnation and v.verdict == "hold":
-            found.setdefault(v.shard.rank, v.shard)
-    return tuple(found[rank] for rank in sorted(found))
+    if replica.held:
+        for v in survey.verdicts:
+            if v.shard.incarnation == replica.incarnation and v.verdict == "hold":
+                found.setdefault(v.shard.rank, v.shard)
+    return tuple(found[rank] for rank in sorted(found) if rank in range(replica.want))
 
 
 def _route(model: Model, replica: Replica, survey: Survey) -> RouteReplica | None:
-    shards = shards_of(survey, replica) if replica.held else replica.members
-    if len(shards) < replica.want or any(s.report.state not in LIVE for s in shards):
+    shards = shards_of(survey, replica)
+    if len(shards) < replica.want or any(s.report.state not in ANSWERS for s in shards):
         return None
     lead = shards[0].report
-    if lead.rank or not lead.endpoint or lead.state == "unhealthy":
+    if not lead.endpoint:
         return None
     profile = model.profile(replica.profile)
-    draining = replica.state == "draining" or not replica.kept
+    assert profile is not None
     return RouteReplica(
         replica=replica.replica,
         incarnation=replica.incarnation,
         endpoint=lead.endpoint,
         profile=replica.profile,
-        state="draining" if draining else "ready",
-        weight=profile.weight if profile else 1,
-        api_key=(lead.api_key or "") if profile is None or profile.upstream_key else "",
+        state="draining" if _going(replica, shards, survey) else "ready",
+        weight=profile.weight,
+        api_key=(lead.api_key or "") if profile.upstream_key else "",
         upstream_model=lead.served_name or "",
     )
 
 
+def _going(replica: Replica, shards: tuple[Shard, ...], survey: Survey) -> bool:
+    """On its way out, also where only the last picture of a silent node says so; or lost to one that is ready (A38)."""
+    if replica.state == "draining":
+        return True
+    if any(s.report.state == "draining" or s.report.desired != "running" for s in shards):
+        return True
+    # The loser serves until the one that is kept can: else nobody would.
+    winners = (r for r in survey.replicas if r.incarnation == replica.rival)
+    return not replica.kept and any(r.complete_and_ready for r in winners)
+
+
 def _status(
-    state: State, model: Model, replicas: list[Replica], routes: tuple[RouteReplica, ...]
+    state: State,
+    model: Model,
+    replicas: list[Replica],
+    routes: tuple[RouteReplica, ...],
+    survey: Survey,
 ) -> tuple[str, str, float | None]:
     """What a waiting client is told: loaded, loading (with progress), failed (with the last line), unloaded."""
     if any(r.state == "ready" for r in routes):
         return "loaded", "", None
-    coming = [s.report for r in replicas if r.kept for s in r.members]
-    for report in coming:
+    coming = [r for r in replicas if r.kept and r.state != "draining"]
+    for shard in (s for r in coming for s in shards_of(survey, r)):
+        report = shard.report
         if report.state in STARTING:
-            where = next(s.node for r in replicas for s in r.members if s.report is report)
             tried = f" (attempt {report.attempt})" if report.attempt > 1 else ""
-            return "loading", f"{report.state} on {where}{tried}", report.progress
+            return "loading", f"{report.state} on {shard.node}{tried}", report.progress
+    if coming:
+        return "unloaded", f"{coming[0].replica} is {coming[0].state}", None
     failed = gave_up(state, model)
-    if failed:
-        return "failed", failed, None
-    return "unloaded", "", None
+    return ("failed" if failed else "unloaded"), failed, None
 
 
 def gave_up(state: State, model: Model) -> str:
-    """Why no new start of the model will be tried until somebody clears it, or ""."""
+    """Why no new start of the model is worth waiting for until somebody clears it, or "" (A67)."""
     failures = state.failures.get(model.name, ())
-    last = failures[-1] if failures else None
-    return last.error if last is not None and last.gave_up else ""
+    if not failures:
+        return ""
+    last = failures[-1]
+    if last.gave_up:
+        return last.error
+    restart = (model.profile(last.profile) or model.profiles[0]).restart
+    count = sum(last.at_s - f.at_s < restart.window_s for f in failures)
+    if count <= restart.max:
+        return ""
+    return f"gave up after {count} failures in {restart.window_s / 60:g} min: {last.error}"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from llmgw.core.supervise import initial_state, next_due, supervise
+from llmgw.core.types.catalog import Stop
 from llmgw.core.types.messages import (
     Capacity,
     DrainShard,
@@ -18,7 +19,6 @@ from llmgw.core.types.messages import (
     Resources,
     SendReport,
     Start,
-    Stop,
     StopShard,
     Token,
 )
@@ -101,8 +101,8 @@ class Bench:
         self.log += self.effects
         return self
 
-    def session(self, control: str, session: str, leader: str, **more: Any) -> Bench:
-        opened = Session(session=session, leader_uuid=leader, epoch=1, **more)
+    def session(self, control: str, session: str, uuid: str, **more: Any) -> Bench:
+        opened = Session(session=session, leader_uuid=uuid, epoch=1, **more)
         return self(SessionOpened(control=control, session=opened))
 
     # ------------------------------------------------ what is there

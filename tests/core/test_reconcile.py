@@ -265,6 +265,13 @@ def test_a48_unclaimed_waits_for_the_grace_then_drains_then_stops() -> None:
     assert stop.why.endswith("; drained, nothing in flight")
 
 
+def test_a48_a_model_removed_by_a_reload_has_its_grace_from_there() -> None:
+    state = running(ONE, node("box1", shard("alpha-1/0")))
+    (stop,) = decide(observe(state, CatalogLoaded(SLEEPY), 500.0), 510.0).actions
+    assert isinstance(stop, StopReplica)
+    assert stop.due_s == 50.0
+
+
 def test_an_unclaimed_one_that_never_came_up_is_stopped_after_the_grace() -> None:
     state = running(SLEEPY, node("box1", shard("gone-1/0", state="loading")))
     (stop,) = decide(state, 60.0).actions
@@ -278,6 +285,21 @@ def test_keep_unknown_holds_what_nothing_claims(where: str) -> None:
     plan = plan_of(cat, node("box1", shard("gone-1/0")), keep_unknown=where == "flag")
     assert verdicts(plan) == {"box1:gone-1/0": "unclaimed model_removed"}
     assert plan.actions == ()
+
+
+def test_a27_a_second_shard_of_a_rank_is_drained_for_the_whole_time_then_stopped() -> None:
+    cat = catalog(model("deep", profile(nodes=2), low=1))
+    ranks = [shard(f"deep-1/{r}", world_size=2) for r in (0, 1)]
+    again = replace(ranks[1], desired="draining")
+    first = [node("box1", ranks[0]), node("box2", ranks[1])]
+    (drain,) = decide(running(cat, *first, node("box3", ranks[1])), 0.0).actions
+    assert isinstance(drain, DrainReplica)
+    assert ([s.node for s in drain.shards], drain.whole) == (["box3"], False)
+    state = running(cat, *first, node("box3", again))
+    for now, left in ((20.0, 100.0), (120.0, 0.0)):
+        (stop,) = decide(state, now).actions
+        assert isinstance(stop, StopReplica)
+        assert (stop.due_s, stop.disturbs, len(stop.shards)) == (left, False, 1)
 
 
 def test_a_stop_the_agent_works_on_is_not_ordered_again() -> None:

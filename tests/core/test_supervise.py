@@ -1,4 +1,4 @@
-"""The agent's decisions, one rule at a time: commands, attempts, health, tear-down. Laws over any order: test_supervise_laws."""
+"""The agent's decisions, one rule at a time: commands, stop, drain. The other test_supervise_* hold the rest."""
 
 from __future__ import annotations
 
@@ -185,10 +185,11 @@ def test_stop_is_one_term_grace_kill_all_of_it_seen_gone() -> None:
     assert b.one(WriteRecord).record.signalled == "stop"
     assert b.one(Signal).name == "TERM"
     assert b.record.state == "stopping"
+    assert b.due() == pytest.approx(0.25)
     b.tree(4711, 4712).stop().tick(1.0)
     assert not b.of(Signal)
     b.exited(0)
-    assert b.one(Look)
+    assert b.of(Look)
     b.tree(4712)  # a child is left: it has its grace
     assert not b.of(Signal)
     b.tick(20.0)
@@ -220,10 +221,11 @@ def test_memory_must_be_back_before_the_gpu_is_free() -> None:
     """F68, A43: the tree is gone, NVML still shows it or still falls; then k steady samples."""
     b = Bench().command(on_gpu(1, gib=10)).spawned().tick(0.1).probe()
     b.stop().tree(4711).exited(0).tree()
-    assert b.one(Measure)
+    assert b.of(Measure)
+    assert b.due() == pytest.approx(0.5)
     b.memory(9 * GIB, 4711).memory(9 * GIB, 4711).memory(5 * GIB).memory(1 * GIB)
     assert b.record.state == "stopping"
-    assert b.tick(0.5).one(Measure)
+    assert b.tick(0.5).of(Measure)
     b.memory(1 * GIB).memory(1 * GIB)
     assert b.command(on_gpu(2, gib=20)).refusal()[0] == "gpu_held"
     b.memory(1 * GIB)

@@ -8,6 +8,7 @@ disturbed while settling (A46). The same function serves the loop and the dry ru
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from llmgw.core import drain, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
@@ -142,7 +143,8 @@ def _unclaimed(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     if p.state.keep_unknown or p.state.catalog.keep_unknown:
         return
     first = min(s.seen_s for s in members)
-    due_s = max(first, p.state.settled_s or 0.0) + p.state.catalog.stray_grace_s - p.now
+    since = max(first, p.state.settled_s or 0.0, p.state.catalog_s)
+    due_s = since + p.state.catalog.stray_grace_s - p.now
     verdict = p.reasons[(members[0].node, *members[0].key)]
     reason = verdict.reason or "model_removed"
     if due_s <= 0 and any(s.was_live for s in members):
@@ -170,22 +172,22 @@ def _short(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
 
 
 def _second_shards(p: Pass) -> None:
-    """A second shard of a rank is nobody's endpoint: it is stopped once the one that counts is up."""
+    """A second shard of a rank is nobody's endpoint: drained once the one that counts is up, then stopped.
+
+    What it still serves cannot be told from the other's requests (one replica id), so it gets the whole time.
+    """
+    rows = {r.incarnation: r for r in p.survey.replicas}
     for v in p.survey.verdicts:
         if v.reason != "duplicate_rank" or v.verdict != "stray" or not _stoppable((v.shard,)):
             continue
-        r = v.shard.report
-        p.actions.append(
-            DrainReplica(
-                replica=r.replica,
-                incarnation=v.shard.incarnation,
-                model=v.model,
-                profile=v.profile,
-                shards=(v.shard,),
-                reason="duplicate_rank",
-                why=v.why,
-            )
-        )
+        r = rows[v.shard.incarnation]
+        if v.shard.report.desired == "running":
+            part = _drain(r, (v.shard,), "duplicate_rank", v.why)
+            p.actions.append(replace(part, whole=False))
+            continue
+        since = max(v.shard.seen_s, p.state.settled_s or 0.0)
+        due_s = max(since + _drain_timeout_s(p, r) - p.now, 0.0)
+        p.actions.append(_stop(r, (v.shard,), "duplicate_rank", v.why, due_s, drained=True))
 
 
 def _stop(

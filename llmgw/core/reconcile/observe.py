@@ -66,14 +66,14 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case GatewayGone(name):
             return replace(state, gateways={k: v for k, v in state.gateways.items() if k != name})
         case CatalogLoaded(catalog):
-            return _wanted(replace(state, catalog=catalog), now)
+            return _derived(replace(state, catalog=catalog, catalog_s=now), now)
         case DrainBegun(incarnation, reason, why):
             drain = state.draining.get(incarnation, Draining(now, reason, why))
             return replace(state, draining=state.draining | {incarnation: drain})
         case Published(version, routed, draining):
             return _published(state, version, routed, draining)
         case Announced(incarnations):
-            return _announced(state, incarnations)
+            return _announced(state, incarnations, now)
         case NodeForgotten(name):
             return replace(state, nodes={k: v for k, v in state.nodes.items() if k != name})
         case Cleared(model):
@@ -154,7 +154,7 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
         last_registered_s=now if is_new else state.last_registered_s,
         refused=tuple(r for r in state.refused if r.node != report.node),
     )
-    return _wanted(_failures(state, shards, now), now)
+    return _derived(_failures(state, shards, now), now)
 
 
 def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> ShardReport:
@@ -221,7 +221,7 @@ def _changed(state: State, event: ShardsChanged, now: float) -> State:
     state = _with(state, node)
     if event.refused:
         state = replace(state, refused=(*state.refused, *_refusals(event.node, event.refused, now)))
-    return _wanted(_failures(state, fresh, now), now)
+    return _derived(_failures(state, fresh, now), now)
 
 
 def _refusals(node: str, refused: tuple[Refusal, ...], now: float) -> tuple[Refused, ...]:
@@ -256,7 +256,7 @@ def _placed(state: State, name: str, start: Start, now: float) -> State:
     shard = Shard(node=name, report=report, origin=PLACED, known=True, seen_s=now)
     if any(s.key == shard.key for s in node.shards):
         return state
-    return _wanted(_with(state, replace(node, shards=(*node.shards, shard))), now)
+    return _derived(_with(state, replace(node, shards=(*node.shards, shard))), now)
 
 
 def _demanded(state: State, demand: Demand, now: float) -> State:
@@ -292,7 +292,7 @@ def _published(
     return replace(state, routed=routed, draining=shown)
 
 
-def _announced(state: State, incarnations: frozenset[str]) -> State:
+def _announced(state: State, incarnations: frozenset[str], now: float) -> State:
     """Forgets, and ends that are recorded, leave the picture; the agent's own record is acknowledged apart."""
     nodes = {
         name: replace(
@@ -303,22 +303,26 @@ def _announced(state: State, incarnations: frozenset[str]) -> State:
         )
         for name, node in state.nodes.items()
     }
-    alive = {s.incarnation for node in nodes.values() for s in node.shards if s.holds}
-    draining = {inc: d for inc, d in state.draining.items() if inc in alive}
-    return replace(state, nodes=nodes, draining=draining)
+    return _derived(replace(state, nodes=nodes), now)
 
 
-def _wanted(state: State, now: float) -> State:
-    """An on-demand model that runs has a `wanted` entry; one is made once and never renewed here (A22, A23)."""
+def _derived(state: State, now: float) -> State:
+    """What is kept beside the facts, cut to what still runs.
+
+    An on-demand model that runs has a `wanted` entry; one is made once and never renewed here (A22, A23).
+    """
     runs: set[str] = set()
+    there: set[str] = set()
     for node in state.nodes.values():
         for shard in node.shards:
+            there.add(shard.incarnation)
             model = state.catalog.resolve(shard.report.model) if shard.holds else None
             if model is not None and model.on_demand:
                 runs.add(model.name)
     wanted = {m: state.wanted_s.get(m, now) for m in runs}
     waited = {m: t for m, t in state.wanted_s.items() if m not in runs and _waits(state, m)}
-    return replace(state, wanted_s=wanted | waited)
+    draining = {inc: d for inc, d in state.draining.items() if inc in there}
+    return replace(state, wanted_s=wanted | waited, draining=draining)
 
 
 def _waits(state: State, model: str) -> bool:
@@ -337,7 +341,9 @@ def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
         if any(f.incarnation == shard.incarnation for f in seen):
             continue
         error = report.error or "failed"
-        failure = Failure(shard.incarnation, report.profile, now, error, report.gave_up)
+        failure = Failure(
+            shard.incarnation, report.profile, now, error, report.gave_up, report.fingerprint
+        )
         failures[model.name] = (*seen[-9:], failure)
     return replace(state, failures=failures)
 

@@ -78,10 +78,7 @@ def _ours(facts: NodeFacts, record: Record, event: Identified, now: float) -> Re
         record = replace(record, pid=event.pid, start_ticks=event.start_ticks)
     record = replace(record, intent=False, watch=watch)
     if record.ending:
-        # Its TERM was sent (or its KILL): a whole grace from here, never a second TERM.
-        wait = grace_s(record) if record.signalled == "stop" else 0.0
-        watch = replace(watch, due_s=now + wait)
-        return _resumed(replace(record, watch=watch), now)
+        return _resumed(record, now)
     due = replace(watch, due_s=now + record.start.start_timeout_s)
     record = replace(record, watch=due, endpoint=endpoint(facts.address, record.start.port))
     if record.state == "pending":
@@ -152,7 +149,9 @@ def _over(record: Record, why: str, now: float) -> Record:
 
 
 def _resumed(record: Record, now: float) -> Record:
-    """A tear-down goes on; out of `unknown` back to where it was."""
+    """A tear-down goes on: after its TERM with a whole grace from here, never a second TERM."""
+    wait = grace_s(record) if record.signalled == "stop" else 0.0
+    record = replace(record, watch=replace(record.watch, due_s=now + wait))
     if record.state != "unknown":
         return record
     return move(record, CAUSE[record.ending], "verified again, the tear-down goes on", now)

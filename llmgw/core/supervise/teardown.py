@@ -112,8 +112,6 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
 def due_s(record: Record) -> float:
     """When `pursue` has something to do."""
     watch = record.watch
-    if watch.free:
-        return 0.0
     return watch.look_s if watch.gone else min(watch.look_s, watch.due_s)
 
 

@@ -301,6 +301,8 @@ class Registered(Struct, frozen=True, kw_only=True):
     leader_uuid: str
     leader: bool = True
     protocol: int = PROTOCOL
+    #: how this control leads: "file" or "etcd"; two file leases on one node are refused (`two_leaders`)
+    lease: str = ""
     read_only: bool = False
     verdicts: tuple[dict[str, Any], ...] = ()
 

@@ -110,6 +110,8 @@ class DrainReplica(Struct, frozen=True, kw_only=True, tag=True):
     disturbs: bool = True
     #: an idle on-demand replica going to sleep: not listed in a dry run, disturbs nobody
     idle: bool = False
+    #: False: these shards only, the others of the incarnation stay and go on being routed
+    whole: bool = True
 
 
 class RollReplica(Struct, frozen=True, kw_only=True, tag=True):

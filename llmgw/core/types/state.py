@@ -128,6 +128,8 @@ class Failure(Struct, frozen=True):
     at_s: float
     error: str
     gave_up: bool = False
+    #: of what failed: a roll is halted by a failure of the very profile it rolls to (A66)
+    fingerprint: str = ""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -140,6 +142,8 @@ class State(Struct, frozen=True, kw_only=True):
     #: when settling ended; None while it lasts
     settled_s: float | None = None
     last_registered_s: float | None = None
+    #: since when this catalog counts: what it made unclaimed has its grace from here
+    catalog_s: float = 0.0
     keep_unknown: bool = False
     #: per canonical on-demand model: since when it is wanted (A22, A23)
     wanted_s: dict[str, float] = {}
