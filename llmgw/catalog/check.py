@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from llmgw.catalog import keys
 from llmgw.catalog.placeholders import used
@@ -11,16 +11,22 @@ from llmgw.catalog.source import Pos, Problems
 from llmgw.catalog.units import parse_size
 from llmgw.catalog.words import quoted
 
+_Problem = Callable[[str, str, str], None]
+
 
 def check_names(models: dict[str, Section], problems: Problems) -> None:
     """Model names and aliases: one meaning each, whether exact or with a `*`."""
     owners: dict[str, tuple[str, Pos]] = {}
     for name, model in models.items():
-        for alias in model.values.get("aliases", ()):
-            at = model.where("aliases")
+        for i, alias in enumerate(model.values.get("aliases", ())):
+            at = model.where("aliases", i)
             where = f"models.{name}.aliases: {quoted(alias)}"
             if alias in models:
-                whose = "this model's own name" if alias == name else f"the name of another model, {models[alias].at.text}"
+                whose = (
+                    "this model's own name"
+                    if alias == name
+                    else f"the name of another model, {models[alias].at.text}"
+                )
                 problems.add(at, f"{where} is {whose}", "take it out")
             elif alias in owners:
                 owner, first = owners[alias]
@@ -30,7 +36,9 @@ def check_names(models: dict[str, Section], problems: Problems) -> None:
                 owners[alias] = (name, at)
 
 
-def check_scaling(name: str, scaling: keys.Scaling, layers: list[Section], problems: Problems) -> None:
+def check_scaling(
+    name: str, scaling: keys.Scaling, layers: list[Section], problems: Problems
+) -> None:
     if isinstance(scaling.max, int) and scaling.min > scaling.max:
         at, origin = _innermost(layers, "scaling", ("max", "min"))
         what = f"models.{name}.scaling: min {scaling.min} is more than max {scaling.max}"
@@ -44,48 +52,88 @@ def check_ready(path: str, ready: keys.Ready, layers: list[Section], problems: P
         problems.add(at, what, "lower failures or raise of")
 
 
-def check_profile(profile: keys.Profile, own: Section, built_in: bool, problems: Problems) -> None:  # noqa: FBT001
+def check_profile(
+    profile: keys.Profile, own: Section, engine: Section | None, problems: Problems
+) -> None:
     """Keys of one merged profile that do not go together; `own` is what stands in the profile itself."""
 
     def problem(key: str, what: str, hint: str) -> None:
         problems.add(own.where(key), f"{own.path}: {what}", hint)
 
-    if profile.launcher == "exec" and not profile.command and not _given(own, "engine", "command", "launcher"):
-        problem("name", "neither engine nor command", "name an engine (llama.cpp, vllm, …) or give a command")
-    if profile.launcher == "exec" and "image" in own.values:
-        problem("image", "an image, and launcher exec", "take the image out")
+    _check_command(profile, own, engine, problem)
+    _check_image(profile, own, problem)
     if "gpu_memory" in own.values:
         if parse_size(own.values["gpu_memory"]) == 0:
             problem("gpu_memory", "gpu_memory of nothing", "leave it out for the whole GPU")
-        if profile.gpus == 0 and (built_in or not _given(own, "gpus") or "gpus" in own.values):
-            problem("gpu_memory", "gpu_memory, and gpus is 0: it would run on the CPU", "add gpus: 1")
+        if profile.gpus == 0 and not _broken(own, "gpus"):
+            problem(
+                "gpu_memory", "gpu_memory, and gpus is 0: it would run on the CPU", "add gpus: 1"
+            )
     _check_workers(profile, own, problem)
     _check_weights(profile, own, problem)
 
 
-def _check_workers(profile: keys.Profile, own: Section, problem: Any) -> None:
+def _check_command(
+    profile: keys.Profile, own: Section, engine: Section | None, problem: _Problem
+) -> None:
+    if profile.command or profile.launcher != "exec" or _broken(own, "command"):
+        return
+    if "command" in own.keys:
+        problem("command", "an empty command", "write [program, --flag, value]")
+    elif "engine" not in own.keys:
+        problem(
+            "name",
+            "neither engine nor command",
+            "name an engine (llama.cpp, vllm, …) or give a command",
+        )
+    elif engine is not None and not _broken(engine, "command"):
+        problem("engine", f"engine {profile.engine} has no command", "give it one, or the profile")
+
+
+def _check_image(profile: keys.Profile, own: Section, problem: _Problem) -> None:
+    if profile.launcher == "exec" and "image" in own.keys and not _broken(own, "launcher"):
+        problem("image", "an image, and launcher exec", "take the image out")
+    if profile.launcher != "exec" and "image" not in own.keys:
+        problem("launcher", f"launcher {profile.launcher} and no image", "add image: …")
+
+
+def _check_workers(profile: keys.Profile, own: Section, problem: _Problem) -> None:
     if profile.nodes > 1 or _broken(own, "nodes"):
         return
-    given = [key for key in ("worker_command", "worker_args", "leader_args", "start_order") if key in own.keys]
+    given = [
+        key
+        for key in ("worker_command", "worker_args", "leader_args", "start_order")
+        if key in own.keys
+    ]
     if given:
-        problem(given[0], f"{given[0]}, and nodes is 1: there are no workers", "add nodes: 2, or take it out")
+        problem(
+            given[0],
+            f"{given[0]}, and nodes is 1: there are no workers",
+            "add nodes: 2, or take it out",
+        )
     elif profile.worker_command:
         problem("engine", f"engine {profile.engine} has workers, and nodes is 1", "add nodes: 2")
 
 
-def _check_weights(profile: keys.Profile, own: Section, problem: Any) -> None:
-    words = (*profile.command, *profile.args, *profile.worker_command, *profile.leader_args, *profile.worker_args)
+def _check_weights(profile: keys.Profile, own: Section, problem: _Problem) -> None:
+    words = (
+        *profile.command,
+        *profile.args,
+        *profile.worker_command,
+        *profile.leader_args,
+        *profile.worker_args,
+    )
     texts = (*words, *profile.env.values())
     if "weights" not in own.keys and any("weights" in used(str(text)) for text in texts):
-        problem("engine", "the command uses ${weights} and there are none", "add weights: /path/to/the/model")
-
-
-def _given(own: Section, *names: str) -> bool:
-    """Whether any of these keys is there, be it unusable: then its own problem is told already."""
-    return any(name in own.keys for name in names)
+        problem(
+            "engine",
+            "the command uses ${weights} and there are none",
+            "add weights: /path/to/the/model",
+        )
 
 
 def _broken(own: Section, key: str) -> bool:
+    """Given, but unusable: its own problem is told already."""
     return key in own.keys and key not in own.values
 
 
@@ -93,7 +141,11 @@ def _innermost(layers: list[Section], section: str, names: tuple[str, ...]) -> t
     """Where the last of `layers` says one of `names` in its `section`, and a word about it when that is not here."""
     for depth, layer in enumerate(reversed(layers)):
         inner = layer.values.get(section)
-        found = [inner.keys[name] for name in names if name in inner.keys] if isinstance(inner, Section) else []
+        found = (
+            [inner.keys[name] for name in names if name in inner.keys]
+            if isinstance(inner, Section)
+            else []
+        )
         if found:
             return found[0], " (by defaults)" if depth else ""
     return layers[-1].at, ""

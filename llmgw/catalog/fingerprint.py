@@ -1,4 +1,4 @@
-"""The fingerprint of a profile: does a running engine still match what the catalog asks for?
+"""The fingerprint of a profile: whether a running engine still is what the catalog asks for.
 
 `1:` and 32 hex digits of the SHA-256 of the canonical form: JSON with sorted keys, no spaces, ASCII only, of
 

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any, get_args
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from llmgw.catalog import keys
 from llmgw.catalog.words import nearest
@@ -40,7 +39,7 @@ _OTHER_WORDS = {
 
 def for_key(word: str, struct: type[Struct]) -> str:
     """What to try instead of an unknown key in `struct`: nearest here, else elsewhere, else what there is."""
-    here = [field.name for field in fields(struct)]
+    here = [field.name for field in keys.declared(struct)]
     meant = _OTHER_WORDS.get(word, word)
     if meant in here:
         return f'did you mean "{meant}"?'
@@ -79,13 +78,13 @@ def _places() -> dict[str, str]:
 
 
 def _names(struct: type[Struct]) -> list[str]:
-    return [field.name for field in fields(struct)]
+    return [field.name for field in keys.declared(struct)]
 
 
 def _walk(struct: type[Struct], path: str) -> list[tuple[str, type[Struct]]]:
     """`struct` and every mapping below it, with where it stands."""
     found = [(path, struct)]
-    for field in fields(struct):
+    for field in keys.declared(struct):
         for inner, is_map in _structs(field.type):
             step = f"{path}.{field.name}" if path else field.name
             found += _walk(inner, f"{step}.NAME" if is_map else step)

@@ -12,9 +12,10 @@ bytes. What the reader needs beyond a type is in `Meta(extra=…)`:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from llmgw.catalog.placeholders import check_argument, check_env_name, check_text, check_weights
 from llmgw.catalog.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
@@ -24,6 +25,9 @@ MAX_NUMBER = 1_000_000_000
 
 
 def _doc(text: str, **extra: Any) -> Meta:
+    only = extra.get("only")
+    if only is not None:
+        text += f" Only {' or '.join(only)} for now." if only else " Not supported yet."
     return Meta(description=text, extra=extra)
 
 
@@ -240,8 +244,8 @@ class Profile(Engine, frozen=True, kw_only=True):
         Size | UnsetType, _doc("Per GPU, which is then shared; unset: the whole GPU, alone.")
     ] = UNSET
     host_memory: Annotated[Size | UnsetType, _doc("Per shard.")] = UNSET
-    cpu_cores: Annotated[Amount, _doc("Per shard.")] = 0
-    power_w: Annotated[Amount, _doc("Watts per shard.")] = 0
+    cpu_cores: Annotated[Amount, _doc("Per shard.")] = 0.0
+    power_w: Annotated[Amount, _doc("Watts per shard.")] = 0.0
     pool: Annotated[Name, _doc("Only nodes of this pool.")] = "default"
     select: Annotated[dict[Name, Text], _doc("Only nodes with these labels.")] = {}
     fabric: Annotated[
@@ -283,7 +287,7 @@ class Model(Serving, frozen=True, kw_only=True):
 class CatalogFile(Keys, frozen=True, kw_only=True):
     version: Annotated[Literal[1], _doc("Of this format; always 1.")]
     defaults: Annotated[
-        Defaults, _doc("Every key here may be overridden per model or profile.")
+        Defaults, _doc("For every model and profile that does not say otherwise.")
     ] = Defaults()
     circuits: Annotated[
         dict[Name, Circuit], _doc("Breaker panels: several nodes may hang on one.")
@@ -292,3 +296,9 @@ class CatalogFile(Keys, frozen=True, kw_only=True):
         dict[Name, Engine], _doc("Named command templates; the built-in ones may be overridden.")
     ] = {}
     models: Annotated[dict[Name, Model], _doc("By the name that clients ask for.")] = {}
+
+
+@cache
+def declared(struct: type[Struct]) -> tuple[structs.FieldInfo, ...]:
+    """The keys of one of the above. Kept: working the annotations out takes longer than reading a whole catalog."""
+    return structs.fields(struct)

@@ -40,9 +40,7 @@ def check_argument(text: str) -> None:
     """As `check_text`; and `ps` shows arguments to every user of the box, so no key goes there."""
     check_text(text)
     if "api_key" in used(text):
-        refuse(
-            "${api_key} in a command shows in `ps`", "set it in env, where the engine reads it"
-        )
+        refuse("${api_key} in a command shows in `ps`", "set it in env, where the engine reads it")
 
 
 def check_weights(text: str) -> None:
@@ -63,9 +61,7 @@ def _check_name(name: str) -> None:
             refuse(f"${{{name[:60]}}} names no variable", "write ${env.NAME}")
     elif dot and kind == "file":
         if not rest.startswith("/"):
-            refuse(
-                f"${{{name[:60]}}} is not an absolute path", "write ${file./path/to/it}"
-            )
+            refuse(f"${{{name[:60]}}} is not an absolute path", "write ${file./path/to/it}")
     elif name not in PLACEHOLDERS:
         near = nearest(name, PLACEHOLDERS)
         known = f"known: {' '.join(sorted(PLACEHOLDERS))} env.NAME file./PATH"

@@ -13,16 +13,12 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import fields
 
-from llmgw.catalog import hints
-from llmgw.catalog.source import Entry, Items, Map, Node, Pos, Problems, Scalar
+from llmgw.catalog import hints, keys
+from llmgw.catalog.source import MAX_VALUES, Entry, GiveUp, Items, Map, Node, Pos, Problems, Scalar
 from llmgw.catalog.units import parse_duration
 from llmgw.catalog.words import nearest, quoted
 from llmgw.errors import UsageError
-
-#: Aliases are cheap to write and dear to follow; no hand-written catalog comes near this many values.
-MAX_VALUES = 200_000
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?")
@@ -36,15 +32,17 @@ class Section(Struct):
     struct: type[Struct]
     at: Pos
     path: str
-    keys: dict[str, Pos]
-    values: dict[str, Any]
+    keys: dict[str, Pos] = {}
+    values: dict[str, Any] = {}
+    items: dict[str, list[Pos]] = {}
 
-    def where(self, key: str) -> Pos:
+    def where(self, key: str, item: int | None = None) -> Pos:
+        """Where `key` stands, or that item of its list; the section itself where it is not given."""
+        items = self.items.get(key, [])
+        # An item that could not be read is not among the values, and then the numbers do not match.
+        if item is not None and len(items) == len(self.values.get(key, ())):
+            return items[item]
         return self.keys.get(key, self.at)
-
-
-class TooManyValues(Exception):  # noqa: N818 - not an error: the problem is noted already
-    """Following the aliases would not end in reasonable time."""
 
 
 class Wanted(NamedTuple):
@@ -71,19 +69,22 @@ class Reader:
         self, node: Node, struct: type[Struct], path: str = "", at: Pos | None = None
     ) -> Section:
         """`node` as a mapping with the keys of `struct`."""
-        section = Section(struct, at or node.at, path, {}, {})
+        section = Section(struct, at or node.at, path)
         for key, entry in self._entries(node, path).items():
             section.keys[key] = entry.key
-            if key not in _wanted(struct):
+            if key not in wanted(struct):
                 place = f" in {path}" if path else ""
                 self.problems.add(
                     entry.key, f"unknown key {quoted(key)}{place}", hints.for_key(key, struct)
                 )
                 continue
-            value = self._supported(entry, _wanted(struct)[key], _join(path, key))
+            value = self._supported(entry, wanted(struct)[key], _join(path, key))
             if value is not UNSET:
                 section.values[key] = value
-        self._missing(section, struct)
+            if isinstance(entry.value, Items):
+                section.items[key] = [item.at for item in entry.value.items]
+        if isinstance(node, Map) or (isinstance(node, Scalar) and node.nothing):
+            self._missing(section, struct)
         return section
 
     def _entries(self, node: Node, path: str) -> dict[str, Entry]:
@@ -94,7 +95,7 @@ class Reader:
         return {}
 
     def _missing(self, section: Section, struct: type[Struct]) -> None:
-        for field in fields(struct):
+        for field in keys.declared(struct):
             if field.required and field.name not in section.keys:
                 place = f"{section.path}: " if section.path else ""
                 self.problems.add(
@@ -110,13 +111,13 @@ class Reader:
             return UNSET
         value = self.value(entry.value, wanted, path, entry.key)
         if wanted.only and value is not UNSET and not _among(value, wanted):
+            # It is kept all the same: other keys may not go with it either.
             told = " or ".join(wanted.only)
             self.problems.add(
                 entry.value.at,
                 f"{path}: {quoted(str(value))} is not supported yet",
                 f"only {told} for now",
             )
-            return UNSET
         return value
 
     def value(self, node: Node, wanted: Wanted, path: str, at: Pos | None = None) -> Any:
@@ -126,7 +127,7 @@ class Reader:
             self.problems.add(
                 node.at, f"more than {MAX_VALUES} values", "anchors that multiply? write less"
             )
-            raise TooManyValues
+            raise GiveUp
         base = wanted.base
         if get_origin(base) in (Union, UnionType):
             base = next(
@@ -186,8 +187,12 @@ class Reader:
 
     def _word(self, node: Scalar, words: tuple[Any, ...], path: str) -> Any:
         for word in words:
-            if node.text == str(word) and (node.plain or isinstance(word, str)):
-                return word
+            if node.text == str(word):
+                if node.plain or isinstance(word, str):
+                    return word
+                return self._refuse(
+                    node, f"{path}: {quoted(node.text)} is text", "take the quotes off"
+                )
         told = ", ".join(map(str, words))
         near = nearest(node.text, map(str, words)) or nearest(node.text.upper(), map(str, words))
         said = (
@@ -254,8 +259,9 @@ class Reader:
 
 
 @cache
-def _wanted(struct: type[Struct]) -> dict[str, Wanted]:
-    return {field.name: _unwrap(field.type) for field in fields(struct)}
+def wanted(struct: type[Struct]) -> dict[str, Wanted]:
+    """Every key of `struct` with what it takes."""
+    return {field.name: _unwrap(field.type) for field in keys.declared(struct)}
 
 
 def _unwrap(type_: Any) -> Wanted:

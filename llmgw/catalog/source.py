@@ -19,6 +19,10 @@ from llmgw.catalog.words import quoted
 #: A catalog is written by people; more than this is a mistake, and costs seconds to parse.
 MAX_CHARS = 1 << 20
 MAX_DEPTH = 40
+#: Aliases are cheap to write and dear to follow; no catalog written by hand comes near this many values.
+MAX_VALUES = 200_000
+#: Whoever has this many has one.
+MAX_PROBLEMS = 500
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -50,6 +54,10 @@ class Pos(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}"
 
 
+class GiveUp(Exception):  # noqa: N818 - not an error of its own: the reason is among the problems
+    """Reading on would not tell anybody anything, or not in reasonable time."""
+
+
 class Problems:
     """Everything wrong with the sources, as `FILE:LINE:COL: what - hint`."""
 
@@ -57,6 +65,11 @@ class Problems:
         self._found: dict[tuple[Pos, str], None] = {}
 
     def add(self, at: Pos, what: str, hint: str = "") -> None:
+        if len(self._found) > MAX_PROBLEMS:
+            raise GiveUp
+        if len(self._found) == MAX_PROBLEMS:
+            self._found[at, f"more than {MAX_PROBLEMS} problems - is this a catalog at all?"] = None
+            raise GiveUp
         text = f"{what} - {hint}" if hint else what
         self._found[at, _BREAKS.sub(" ", text)] = None
 
@@ -98,7 +111,7 @@ Node = Scalar | Items | Map
 
 
 def compose(text: str, file: str, problems: Problems) -> Node | None:
-    """The one document in `text`; None when it is no YAML, with the reason in `problems`."""
+    """The one document in `text`; None when there is none to read, with the reason in `problems`."""
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_CHARS:
         problems.add(
@@ -118,7 +131,7 @@ def compose(text: str, file: str, problems: Problems) -> Node | None:
         return _Composer(file, problems).run(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
         problems.add(*_worded(text, file, error))
-    except _GiveUp:
+    except GiveUp:
         pass
     return None
 
@@ -126,10 +139,6 @@ def compose(text: str, file: str, problems: Problems) -> Node | None:
 def position(text: str, offset: int, file: str) -> Pos:
     before = text[:offset]
     return Pos(file, before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
-
-
-class _GiveUp(Exception):  # noqa: N818 - not an error: the problem is noted already
-    """Nothing sensible can be read after this."""
 
 
 class _Open(Struct):
@@ -148,6 +157,7 @@ class _Composer:
         self.open: list[_Open] = []
         self.anchors: dict[str, Node] = {}
         self.root: Node | None = None
+        self.merged = 0
 
     def run(self, events: Iterator[yaml.Event]) -> Node:
         for event in events:
@@ -174,7 +184,7 @@ class _Composer:
                 self.problems.add(
                     self._at(event), "a second document", _SYNTAX_HINTS["found another document"]
                 )
-                raise _GiveUp
+                raise GiveUp
             case _:
                 pass
 
@@ -186,7 +196,7 @@ class _Composer:
                 f"nested deeper than {MAX_DEPTH} levels",
                 "no key of a catalog is that deep",
             )
-            raise _GiveUp
+            raise GiveUp
         self.open.append(_Open(node, merges=[]))
         self._named(event, node)
 
@@ -203,14 +213,14 @@ class _Composer:
                 f"unknown anchor *{event.anchor}",
                 f"no &{event.anchor} above this line",
             )
-            raise _GiveUp
+            raise GiveUp
         if any(opened.node is node for opened in self.open):
             self.problems.add(
                 self._at(event),
                 f"*{event.anchor} would contain itself",
                 "point it at something else",
             )
-            raise _GiveUp
+            raise GiveUp
         return node
 
     def _put(self, node: Node) -> None:
@@ -249,9 +259,13 @@ class _Composer:
             into.entries[key.text] = Entry(key.at, node)
 
     def _merge(self, top: _Open, key: Scalar, node: Node) -> None:
+        if self.merged > MAX_VALUES:
+            self.problems.add(key.at, f"<< brings more than {MAX_VALUES} keys", "merge less")
+            raise GiveUp
         for source in node.items if isinstance(node, Items) else [node]:
             if isinstance(source, Map):
                 top.merges.append(source)
+                self.merged += len(source.entries)
             else:
                 self.problems.add(
                     key.at, "<< takes a mapping, or a list of mappings", "write <<: *anchor"
@@ -266,7 +280,9 @@ class _Composer:
             )
 
     def _at(self, event: yaml.Event) -> Pos:
-        return Pos(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = event.start_mark
+        assert mark is not None, "every event of a text has a mark"
+        return Pos(self.file, mark.line + 1, mark.column + 1)
 
 
 def _merged(opened: _Open) -> Map:

@@ -9,8 +9,7 @@ import re
 
 from llmgw.catalog.words import quoted, refuse
 
-
-SIZE_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)$"
+SIZE_PATTERN = r"^[0-9]{1,19}(\.[0-9]{1,6})?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)$"
 DURATION_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
 
 MAX_SIZE = 1 << 60
@@ -27,7 +26,7 @@ _SIZES = {
     "B": 1,
 }
 _DURATIONS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)")
+_QUANTITY = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)")
 
 
 def parse_size(text: str) -> int:
@@ -38,7 +37,9 @@ def parse_size(text: str) -> int:
     if unit not in _SIZES or not re.fullmatch(SIZE_PATTERN, text):
         near = _near_size(unit)
         refuse(f"{quoted(text)} is not a size", f"write {number}{near}")
-    size = round(float(number) * _SIZES[unit])
+    # In whole numbers: a float loses the last bytes of a big one.
+    whole, _, part = number.partition(".")
+    size: int = (int(whole + part) * _SIZES[unit]) // 10 ** len(part)
     if size > MAX_SIZE:
         refuse(f"{text} is more than any machine has", "check the unit")
     return size
@@ -50,9 +51,7 @@ def parse_duration(text: str) -> float | None:
         return None
     number, unit = _split(text, "a duration", "like 90s, 10m, 2h or never")
     if not unit:
-        refuse(
-            f"{text} has no unit", f"which unit? write {number}s, {number}m or {number}h"
-        )
+        refuse(f"{text} has no unit", f"which unit? write {number}s, {number}m or {number}h")
     if unit not in _DURATIONS or not re.fullmatch(DURATION_PATTERN, text):
         near = unit[0].lower() if unit[0].lower() in _DURATIONS else "s"
         refuse(f"{quoted(text)} is not a duration", f"write {number}{near}")

@@ -143,7 +143,7 @@ def short_of(capacity: Capacity, held: Held, need: Resources) -> str:
         ("power", "W", "{:g}".format, held.power_w, need.power_w, capacity.power_w),
     ):
         if total is not None and wanted and used + wanted > total:
-            return f"{what}: {figure(total - used)} of {figure(total)} {unit} free, {figure(wanted)} needed"
+            return f"{what}: {figure(max(total - used, 0))} of {figure(total)} {unit} free, {figure(wanted)} needed"
     return ""
 
 

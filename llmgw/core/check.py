@@ -6,11 +6,12 @@ A finding is a bug or a lie of an agent, never a normal state. May not repair an
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from llmgw.core.adopt.survey import Survey
-from llmgw.core.capacity import holdings
-from llmgw.core.types.plan import VERDICTS, Plan, StartReplica
-from llmgw.core.types.state import PLACED, State
+from llmgw.core.capacity import Held, holdings, ports_of, resources_of
+from llmgw.core.types.plan import VERDICTS, Plan, Wait
+from llmgw.core.types.state import PLACED, Node, Shard, State
 
 
 def violations(state: State, survey: Survey) -> list[str]:
@@ -18,50 +19,79 @@ def violations(state: State, survey: Survey) -> list[str]:
     return [*_one_bucket_each(state, survey), *_one_shard_a_rank(survey), *_nothing_twice(state)]
 
 
-def _one_bucket_each(state: State, survey: Survey) -> list[str]:
-    shards = [(n, s.key) for n, node in state.nodes.items() for s in node.shards]
+def plan_violations(state: State, plan: Plan) -> list[str]:
+    """While settling nothing is started, stopped, drained or rolled (A46)."""
+    if not state.settling:
+        return []
+    acted = (a for a in plan.actions if not isinstance(a, Wait))
+    return [f"{type(a).__name__} of {a.model} while settling: {a.why}" for a in acted]
+
+
+def _one_bucket_each(state: State, survey: Survey) -> Iterator[str]:
+    shards = Counter((name, s.key) for name, node in state.nodes.items() for s in node.shards)
     verdicts = Counter((v.shard.node, v.shard.key) for v in survey.verdicts)
-    out = [
-        f"shard {key} of {node} has no verdict" for node, key in shards if not verdicts[node, key]
-    ]
-    out += [f"shard {k} has {n} verdicts" for k, n in verdicts.items() if n > shards.count(k)]
-    out += [f"unknown verdict {v.verdict}" for v in survey.verdicts if v.verdict not in VERDICTS]
-    return out
+    for at in shards | verdicts:
+        if shards[at] != verdicts[at]:
+            node, (incarnation, rank) = at
+            yield f"{incarnation}/{rank} on {node}: {shards[at]} shards, {verdicts[at]} verdicts"
+    for v in survey.verdicts:
+        if v.verdict not in VERDICTS:
+            yield f"{v.shard.report.shard} on {v.shard.node}: {v.verdict} is no verdict"
 
 
-def _one_shard_a_rank(survey: Survey) -> list[str]:
+def _one_shard_a_rank(survey: Survey) -> Iterator[str]:
     """A27: any number of repeats leaves the count at most what is wanted."""
-    out = []
     for r in survey.replicas:
         ranks = [s.rank for s in r.members]
         if len(set(ranks)) < len(ranks) or r.have > r.want:
-            out.append(f"{r.replica} counts ranks {ranks} of {r.want}")
-    return out
+            yield f"{r.replica} counts ranks {', '.join(map(str, ranks))}, {r.want} wanted"
 
 
-def _nothing_twice(state: State) -> list[str]:
-    """What we placed ourselves never meets another holder: no byte, whole GPU or port twice."""
-    out = []
+def _nothing_twice(state: State) -> Iterator[str]:
+    """What we placed ourselves never meets another holder: no port, whole GPU, byte, core or watt of a node twice.
+
+    What agents report may clash (somebody's own start, a limit lowered since): that is a verdict, not a bug. A circuit
+    may be overdrawn when a node joins it with its engines running.
+    """
     held = holdings(state)
     for name, node in state.nodes.items():
-        placed = [s for s in node.shards if s.origin == PLACED and s.holds]
-        for shard in placed:
-            ports = [p for o in node.shards if o.holds for p in (o.report.port,) if p]
-            if shard.report.port and ports.count(shard.report.port) > 1:
-                out.append(f"port {shard.report.port} of {name} is given out twice")
-            for uuid in shard.report.gpus:
-                there = held[name].gpus[uuid]
-                if there.whole and len(there.by) > 1:
-                    out.append(f"GPU {uuid} of {name} is held whole and shared: {there.by}")
-    return out
+        for shard in node.shards:
+            if shard.origin == PLACED and shard.holds:
+                yield from _ports_twice(node, shard)
+                yield from _gpus_twice(node, held[name], shard)
+                yield from _node_overrun(state, node, held[name], shard)
 
 
-def plan_violations(state: State, plan: Plan) -> list[str]:
-    """While settling nothing may be started or disturbed (A46)."""
-    if not state.settling:
-        return []
-    return [
-        f"{type(a).__name__} while settling: {a.why}"
-        for a in plan.actions
-        if isinstance(a, StartReplica) or getattr(a, "disturbs", False)
-    ]
+def _ports_twice(node: Node, shard: Shard) -> Iterator[str]:
+    taken = Counter(port for s in node.shards if s.holds for port in ports_of(s))
+    for port in ports_of(shard):
+        if taken[port] > 1:
+            yield f"port {port} of {shard.node} is given out twice"
+
+
+def _gpus_twice(node: Node, held: Held, shard: Shard) -> Iterator[str]:
+    memory = {g.uuid: g.memory_bytes for g in node.report.gpus or ()}
+    for uuid in shard.report.gpus:
+        there = held.gpus[uuid]
+        by = ", ".join(there.by)
+        if there.whole and len(there.by) > 1:
+            yield f"GPU {uuid} of {shard.node} is held whole and shared: {by}"
+        if uuid in memory and there.reserved_bytes > memory[uuid]:
+            given = f"{there.reserved_bytes} of {memory[uuid]} bytes"
+            yield f"GPU {uuid} of {shard.node} is given out beyond its memory, {given}: {by}"
+
+
+def _node_overrun(state: State, node: Node, held: Held, shard: Shard) -> Iterator[str]:
+    need, capacity = resources_of(shard, state.catalog), node.report.capacity
+    for what, wanted, used, total in (
+        (
+            "bytes of host memory",
+            need.host_memory_bytes,
+            held.host_memory_bytes,
+            capacity.host_memory_bytes,
+        ),
+        ("CPU cores", need.cpu_cores, held.cpu_cores, capacity.cpu_cores),
+        ("W", need.power_w, held.power_w, capacity.power_w),
+    ):
+        if wanted and total is not None and used > total:
+            yield f"{shard.node} has {total:g} {what}, {used:g} are given out"

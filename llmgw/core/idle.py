@@ -33,7 +33,7 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
         return f"{served} in flight"
     for name, gateway in sorted(state.gateways.items()):
         if silent(gateway, now):
-            return f"gateway {name[:8]} is silent since {now - gateway.heard_s:.0f} s"
+            return f"gateway {name[:8]} has been silent for {now - gateway.heard_s:.0f} s"
     # Gateways speak each second: one that has not, since control started, is not heard of yet rather than not there.
     patience_s = GATEWAY_SILENT_S if state.gateways else GATEWAY_GONE_S
     if now - state.started_s < patience_s:

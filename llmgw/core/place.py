@@ -154,7 +154,7 @@ def _circuit(state: State, held: dict[str, Held], node: Node, profile: Profile) 
         return ""
     total, used = state.catalog.circuits[circuit], circuit_power_w(state, held, circuit)
     if used + profile.power_w > total:
-        free = f"{total - used:g} of {total:g} W free"
+        free = f"{max(total - used, 0):g} of {total:g} W free"
         return f"circuit {circuit}: {free}, {profile.power_w:g} needed"
     return ""
 

@@ -15,6 +15,7 @@ import httptools
 HEAD_BYTES = 64 * 1024
 BODY_BYTES = 64 * 1024 * 1024
 HELD_BYTES = 1024 * 1024 * 1024
+TOO_LARGE = f"headers are larger than {HEAD_BYTES} bytes"
 
 #: Read by us and never sent on: hop by hop (RFC 9110 7.6.1), what we word ourselves, and the client's credentials.
 #: `accept-encoding`: a stream that we opened with comments cannot go on compressed.
@@ -23,7 +24,7 @@ OWN_HEADERS = frozenset(
     b"transfer-encoding content-length host expect authorization x-api-key api-key cookie origin x-request-id "
     b"accept-encoding access-control-request-method access-control-request-headers".split()
 )
-REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+STATUS_LINES = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -46,7 +47,7 @@ class Budget:
 
 
 class Request:
-    """One whole request. `own` are the headers we read, `forward` the lines that go on."""
+    """One whole request. `own` are the headers we read, `forward` the parts of the lines that go on, to be joined."""
 
     __slots__ = ("body", "forward", "http10", "keep_alive", "method", "own", "path", "target")
 
@@ -68,7 +69,8 @@ class Request:
 class RequestReader:
     """`feed` bytes of one connection; whole requests queue in `ready`, `error` is what ends it after them.
 
-    `continue_wanted`: the client waits for `100 Continue` before it sends its body. `partial`: a request has begun.
+    `continue_wanted`: the client waits for `100 Continue` before it sends its body. `partial`: a request has begun,
+    and is still `in_head`.
     """
 
     def __init__(self, budget: Budget, body_limit: int = BODY_BYTES) -> None:
@@ -80,22 +82,21 @@ class RequestReader:
         self._body_limit = body_limit
         self._parser = httptools.HttpRequestParser(self)
         self._last = False
-        self._heads = 0
-        self._size = 0
+        self._marks = 0  # heads and ends seen
+        self._offered: Request | None = None  # the head of a request that offers an upgrade
         self._begin()
 
     def _begin(self) -> None:
-        self._in_head = True
-        self._head_bytes = self._read_bytes = 0
-        self._method = self._target = b""
-        self._own: dict[bytes, bytes] = {}
-        self._forward: list[bytes] = []
+        self.in_head = True
+        self._read_bytes = self._size = 0
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._request: Request | None = None
 
     def feed(self, data: bytes) -> None:
         while data and self.error is None and not self._last:
-            heads, size = self._heads, len(data)
+            marks, size = self._marks, len(data)
             try:
                 self._parser.feed_data(data)
                 data = b""
@@ -105,11 +106,11 @@ class RequestReader:
                 if not self._last:  # what follows a last request is not looked at
                     self._refuse(400, f"bad request: {e}")
                 return
-            if self._in_head and heads == self._heads:
+            if self.in_head and marks == self._marks:
                 # The parser keeps an unfinished header to itself, so whole reads are counted too.
                 self._read_bytes += size
                 if self._read_bytes > HEAD_BYTES:
-                    self._refuse(431, f"headers are larger than {HEAD_BYTES} bytes")
+                    self._refuse(431, TOO_LARGE)
 
     def close(self) -> None:
         """Gives back what is held, and drops the parser, which refers back to this reader."""
@@ -136,14 +137,15 @@ class RequestReader:
         JDK's HTTP client offers h2c on every plain request. llhttp ends such a request at its head, as if the body were
         the other protocol already, so the head is fed again without the offer, before the rest.
         """
-        if self._method == b"CONNECT":
+        request = self._offered
+        if request is None or request.method == b"CONNECT":
             self._refuse(405, "CONNECT is not served here")
             return b""
-        own = {k: v for k, v in self._own.items() if k not in (b"upgrade", b"http2-settings")}
+        own = {k: v for k, v in request.own.items() if k not in (b"upgrade", b"http2-settings")}
         close = b"close" in own.get(b"connection", b"").lower()
         own[b"connection"] = b"close" if close else b"keep-alive"
-        lines = [b"%b: %b\r\n" % item for item in own.items()] + self._forward
-        head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self._method, self._target, b"".join(lines))
+        lines = [b"%b: %b\r\n" % item for item in own.items()] + request.forward
+        head = b"%b %b HTTP/1.1\r\n%b\r\n" % (request.method, request.target, b"".join(lines))
         self._parser = httptools.HttpRequestParser(self)
         return head + rest
 
@@ -154,64 +156,63 @@ class RequestReader:
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > HEAD_BYTES:
-            self._refuse(431, f"headers are larger than {HEAD_BYTES} bytes")
-        elif self._in_head:  # else a trailer, and nothing here needs one
-            lower = name.lower()
-            if lower not in OWN_HEADERS:
-                self._forward.append(b"%b: %b\r\n" % (name, value))
-            elif lower == b"host" and lower in self._own:
-                self._refuse(400, "bad request: two Host headers")
-            else:
-                self._own[lower] = value
+        self._headers.append((name, value))  # sorted in one go: this is called for each of them
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._heads += 1
-        self._method = self._parser.get_method()
-        version = self._parser.get_http_version()
-        refused = self._judge(version)
+        self.in_head = False
+        self._marks += 1
+        own: dict[bytes, bytes] = {}
+        forward: list[bytes] = []
+        size = len(self._target)
+        for name, value in self._headers:
+            size += len(name) + len(value) + 4
+            lower = name.lower()
+            if lower not in OWN_HEADERS:
+                forward += (name, b": ", value, b"\r\n")
+            elif lower == b"host" and lower in own:
+                return self._refuse(400, "bad request: two Host headers")
+            else:
+                own[lower] = value
+        if size > HEAD_BYTES:
+            return self._refuse(431, TOO_LARGE)
+        parser = self._parser
+        version = parser.get_http_version()
+        refused = self._judge(version, own)
         if refused is not None:
             return self._refuse(*refused)
-        connection = self._own.get(b"connection")
-        if connection is not None and b"," in connection:
-            self._drop_named(connection)
-        self.continue_wanted = b"expect" in self._own and version == "1.1"
-        request = self._request = Request(self._method, self._target, self._own, self._forward)
+        if b"connection" in own:
+            forward = _without_named(forward, own[b"connection"])
+        self.continue_wanted = b"expect" in own and version == "1.1"
+        request = self._request = Request(parser.get_method(), self._target, own, forward)
         request.http10 = version == "1.0"
         return None
 
-    def _judge(self, version: str) -> Refused | None:
+    def _judge(self, version: str, own: dict[bytes, bytes]) -> Refused | None:
         """What the parser lets pass and we do not."""
-        own = self._own
-        if version not in ("1.1", "1.0"):
+        length = own.get(b"content-length")
+        if length is not None and int(length) > self._body_limit:
+            return Refused(413, f"the body is larger than {self._body_limit} bytes")
+        if version == "1.1":
+            if b"host" not in own:
+                return Refused(400, "bad request: no Host header")
+        elif version != "1.0":
             return Refused(505, f"HTTP/{version} is not spoken here, only 1.1 and 1.0")
-        if b"host" not in own and version == "1.1":
-            return Refused(400, "bad request: no Host header")
         coding = own.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
-            return Refused(400, "bad request: only Transfer-Encoding: chunked, and in HTTP/1.1")
-        if int(own.get(b"content-length", b"0")) > self._body_limit:
-            return Refused(413, f"the body is larger than {self._body_limit} bytes")
-        if own.get(b"expect", b"100-continue").lower() != b"100-continue":
+            return Refused(400, "bad request: Transfer-Encoding may be chunked, in HTTP/1.1")
+        if b"expect" in own and own[b"expect"].lower() != b"100-continue":
             return Refused(417, "the only expectation met here is 100-continue")
         return None
-
-    def _drop_named(self, connection: bytes) -> None:
-        """Headers that `Connection` names are for this hop only."""
-        names = {name.strip().lower() for name in connection.split(b",")}
-        self._forward = [f for f in self._forward if f.partition(b":")[0].lower() not in names]
 
     def on_body(self, part: bytes) -> None:
         if self.error is not None:
             return
+        size = len(part)
         self.continue_wanted = False
-        self._size += len(part)
-        self._budget.used += len(part)
+        self._size += size
+        self._budget.used += size
         self._parts.append(part)
         if self._size > self._body_limit:
             self._refuse(413, f"the body is larger than {self._body_limit} bytes")
@@ -219,22 +220,29 @@ class RequestReader:
             self._refuse(503, f"requests in flight hold {self._budget.limit} bytes already")
 
     def on_message_complete(self) -> None:
-        request = self._request
-        if request is None or self.error is not None or self._parser.should_upgrade():
-            self._begin()
-            return
-        parts = self._parts
-        request.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        request.keep_alive = self._parser.should_keep_alive() and not request.http10
-        self._last = not request.keep_alive
-        self._size = 0  # the request's own from here on
-        self.continue_wanted = self.partial = False
-        self.ready.append(request)
+        self._marks += 1
+        request, parts, parser = self._request, self._parts, self._parser
+        if request is not None and self.error is None:
+            if parser.should_upgrade():
+                self._offered = request
+            else:
+                request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+                request.keep_alive = parser.should_keep_alive() and not request.http10
+                self._last = not request.keep_alive
+                self.continue_wanted = self.partial = False
+                self.ready.append(request)
         self._begin()
 
 
+def _without_named(forward: list[bytes], connection: bytes) -> list[bytes]:
+    """Headers that `Connection` names are for this hop only."""
+    names = {name.strip().lower() for name in connection.split(b",")}
+    lines = zip(*[iter(forward)] * 4, strict=True)
+    return [part for line in lines if line[0].lower() not in names for part in line]
+
+
 def status_line(status: int) -> bytes:
-    return b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, b"Status"))
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
 
 
 def chunk(data: bytes) -> bytes:

@@ -23,12 +23,12 @@ HEAD_END = b"\r\n\r\n"
 BODILESS = (204, 304)
 
 
-class BadAnswer(Exception):  # noqa: N818 - the engine's error, told to its client
+class BadReplyError(Exception):
     """An answer that cannot be framed; the message goes on from "the engine ..."."""
 
 
 def bad(message: str) -> NoReturn:
-    raise BadAnswer(message)
+    raise BadReplyError(message)
 
 
 class ReplyReader:
@@ -39,7 +39,7 @@ class ReplyReader:
 
     def __init__(self, *, plain: bool = False) -> None:
         self.status = 0
-        self.headers: list[bytes] = []
+        self.headers: list[bytes] = []  # parts of lines, to be joined
         self.content_type = b""
         self.encoded = False
         self.length: int | None = None
@@ -53,6 +53,7 @@ class ReplyReader:
         self._excess = False
         self._left = 0
         self._buffer = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         if plain:  # httptools looks for it once, here; a raw body costs no call per chunk
             self.on_body = self._pieces.append
@@ -137,25 +138,26 @@ class ReplyReader:
         self._excess = self.done
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.answered:
-            return  # a trailer
-        lower = name.lower()
-        if lower not in OWN_HEADERS:
-            self.headers.append(b"%b: %b\r\n" % (name, value))
-            if lower == b"content-type":
-                self.content_type = value.lower()
-            elif lower == b"content-encoding":
-                self.encoded = True
-        elif lower == b"content-length":
-            self.length = int(value)
-        elif lower == b"transfer-encoding":
-            self.chunked = value.lower().endswith(b"chunked")
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.answered:
             return
         self.answered = True
         self.status = self._parser.get_status_code()
+        headers = self.headers
+        for name, value in self._headers:
+            lower = name.lower()
+            if lower not in OWN_HEADERS:
+                headers += (name, b": ", value, b"\r\n")
+                if lower == b"content-type":
+                    self.content_type = value.lower()
+                elif lower == b"content-encoding":
+                    self.encoded = True
+            elif lower == b"content-length":
+                self.length = int(value)
+            elif lower == b"transfer-encoding":
+                self.chunked = value.lower().endswith(b"chunked")
         if self.status in BODILESS:
             self.length, self.chunked = 0, False
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from llmgw.core.types.messages import SHARD_STATES, NodeReport, ShardReport
+from llmgw.core.types.messages import SHARD_STATES, Events, NodeReport, ShardReport
 from llmgw.errors import LlmgwError
 
 T = TypeVar("T")
@@ -35,13 +35,18 @@ def encode(value: Any) -> bytes:
     """JSON of any core value; reports go out with the unknown fields they came with."""
     if isinstance(value, NodeReport):
         return msgspec.json.encode(report_document(value))
+    if isinstance(value, Events):
+        plain = msgspec.to_builtins(value) | {"shards": [shard_document(s) for s in value.shards]}
+        return msgspec.json.encode(plain)
     return msgspec.json.encode(value)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """A typed value out of JSON; `WireError` names the field. Reports go through `decode_report`."""
+    """A typed value out of JSON; `WireError` names the field. What holds shards is read as tolerantly as a report."""
     if kind is NodeReport:
         return decode_report(data)  # type: ignore[return-value]
+    if kind is Events:
+        return _events_of(_json(data))  # type: ignore[return-value]
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
@@ -80,6 +85,20 @@ def report_of(raw: Any) -> NodeReport:
         raise WireError(msg)
     extra = {k: v for k, v in raw.items() if k not in NODE_NAMES}
     return msgspec.structs.replace(report, shards=tuple(shard_of(s) for s in shards), extra=extra)
+
+
+def _events_of(raw: Any) -> Events:
+    """Shards one by one: an unreadable one must not cost the others their news (A39)."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("shards", []), list):
+        msg = "message refused: not a Events: want an object whose shards are a list"
+        raise WireError(msg)
+    shards = tuple(shard_of(s) for s in raw.get("shards", []))
+    try:
+        events = msgspec.convert({k: v for k, v in raw.items() if k != "shards"}, Events)
+    except msgspec.ValidationError as e:
+        msg = f"message refused: not a Events: {e}"
+        raise WireError(msg) from e
+    return msgspec.structs.replace(events, shards=shards)
 
 
 def shard_of(raw: Any) -> ShardReport:

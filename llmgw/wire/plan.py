@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from llmgw.core.types.plan import (
@@ -25,7 +26,7 @@ from llmgw.core.types.plan import (
     Verdict,
     Wait,
 )
-from llmgw.core.types.state import Shard
+from llmgw.core.types.state import Node, Shard
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN
 
 SCHEMA = "llmgw.plan/1"
@@ -33,9 +34,18 @@ COUNTED_ACTIONS = ("start", "stop", "drain", "roll", "wait")
 
 
 def plan_document(
-    plan: Plan, *, source: str, generated_at: str, allow_partial: bool = False
+    plan: Plan,
+    *,
+    source: str,
+    generated_at: str,
+    allow_partial: bool = False,
+    nodes: Mapping[str, Node] | None = None,
 ) -> dict[str, Any]:
-    """`source` is control, agents or file; `generated_at` an ISO-8601 UTC time of the caller's clock."""
+    """`source` is control, agents or file; `generated_at` an ISO-8601 UTC time of the caller's clock.
+
+    `nodes` of the state that was judged give GPUs their index and name the processes that are not ours (A70).
+    """
+    nodes = nodes or {}
     shards = [_shard(v) for v in plan.verdicts]
     actions = [row for a in plan.actions if not _asleep(a) for row in _action(a)]
     summary = {v: sum(s["verdict"] == v for s in shards) for v in VERDICTS}
@@ -49,11 +59,13 @@ def plan_document(
         "epoch_seen": plan.epoch_seen,
         "nodes": [
             {"node": n.node, "answered": n.answered, "shards": n.shards, "error": n.error}
+            | {"gpus": _gpus(nodes.get(n.node))}
             for n in plan.nodes
         ],
         "shards": shards,
         "replicas": [_replica(r) for r in plan.replicas if r.claimed],
         "actions": actions,
+        "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name])],
         "summary": summary,
         "disturbs": _disturbed(plan),
         "warnings": list(plan.warnings),
@@ -98,6 +110,25 @@ def _disturbed(plan: Plan) -> int:
         ):
             hit |= {(s.node, s.report.shard + s.incarnation) for s in a.shards if s.was_live}
     return len(hit)
+
+
+def _gpus(node: Node | None) -> list[dict[str, Any]]:
+    devices = node.report.gpus or () if node else ()
+    return [{"uuid": g.uuid, "index": g.index, "name": g.name} for g in devices]
+
+
+def _foreign(node: Node) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": node.report.node,
+            "pid": f.pid,
+            "gpu": f.gpu,
+            "memory": f.memory_bytes,
+            "command": f.command,
+            "port": f.port,
+        }
+        for f in sorted(node.report.foreign, key=lambda f: (f.gpu, f.pid))
+    ]
 
 
 def _shard(v: Verdict) -> dict[str, Any]:

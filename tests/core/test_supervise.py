@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from llmgw.core.types.catalog import Stop
 from llmgw.core.types.messages import Foreign, Resources, Token
 from llmgw.core.types.node import (
     DeleteRecord,
@@ -63,6 +64,7 @@ def test_a_key_is_made_where_none_comes() -> None:
         ({"profile": "x" * 64}, "bad_name", "no name"),
         ({"port": 0}, "bad_command", "port 0"),
         ({"ports": {"group": 70000}}, "bad_command", "port 70000"),
+        ({"stop": Stop(signal="9")}, "bad_command", "'9'"),
         ({"command": ()}, "bad_command", "without a command"),
         ({"world_size": 2}, "not_built", "multi-node starts are not built yet"),
         ({"launcher": "docker"}, "not_built", "docker"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llmgw.core.supervise import supervise, unidentified
+from llmgw.core.supervise import next_due, supervise, unidentified
 from llmgw.core.types.catalog import Restart
 from llmgw.core.types.messages import DrainShard, ForgetShard, StopShard, Token
 from llmgw.core.types.node import (
@@ -83,6 +83,8 @@ class World:
     def feed(self, event: Event) -> None:
         before = self.bench.state
         self.bench(event)
+        if isinstance(event, Tick):
+            assert next_due(self.bench.state) > self.bench.now, "a tick that leaves itself due"
         assert supervise(before, event, self.bench.now) == (self.bench.state, self.bench.effects)
         journaled: set[tuple[Key, int]] = set()
         for effect in self.bench.effects:
@@ -95,10 +97,7 @@ class World:
                 self.disk[record.key] = record
                 journaled.add((record.key, record.attempt))
             case DeleteRecord(key):
-                self.disk.pop(key, None)
-                assert not self.of(key)
-            case StoreToken(token):
-                self.token = token
+                self.delete(key)
             case Spawn(record):
                 self.spawn(record, journaled)
             case Signal(record, name):
@@ -115,7 +114,12 @@ class World:
             case Identify(record):
                 self.identify(record)
             case _:
-                pass
+                self.token = effect.token if isinstance(effect, StoreToken) else self.token
+
+    def delete(self, key: Key) -> None:
+        if self.disk.pop(key, None):
+            self.ordered_off.add(key)  # an incarnation is not used again
+        assert not self.of(key)
 
     def spawn(self, record: Record, journaled: set[tuple[Key, int]]) -> None:
         what = (record.key, record.attempt)

@@ -17,6 +17,7 @@ from llmgw.core.types.node import AgentState, Record
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PORTS = range(1, 65536)
+SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
 
 #: A word of the closed list, the resource in the way ("" for none), the sentence.
 No = tuple[str, str, str]
@@ -65,6 +66,8 @@ def _built(start: Start) -> No | None:
         )
     if start.launcher != "exec":
         return "not_built", "", f"launcher {start.launcher} is not built yet, only exec"
+    if start.stop.signal not in SIGNALS:
+        return "bad_command", "", f"{start.stop.signal!r} is no signal to stop an engine with"
     if not start.command:
         return "bad_command", "", f"{start.shard} comes without a command"
     return None

@@ -1,0 +1,197 @@
+"""The agent's read-only API (contract/http.md "Agent, read-only"): inventory, status, logs, metrics. Changes nothing.
+
+Served in the loop's own event loop, so that a wedged agent does not answer here either. Keys of engines and secret
+values are never in an answer; browsers are kept out (Host, Origin, Sec-Fetch-Site).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from llmgw import wire
+from llmgw.agent.logs import Logs
+from llmgw.agent.placeholders import redacted
+from llmgw.core.supervise.report import node_report
+from llmgw.core.types.node import AgentState, Record
+
+TAIL_BYTES, FOLLOW_S = 64 * 1024, 0.5
+
+
+class View(NamedTuple):
+    """What the API may see. `controls` is one line a control; `metrics` renders the exposition."""
+
+    state: Callable[[], AgentState]
+    controls: Callable[[], list[dict[str, Any]]]
+    secrets_of: Callable[[Record], frozenset[str]]
+    metrics: Callable[[], Any]
+    logs: Logs
+    tokens: frozenset[str]
+    names: frozenset[str]
+
+
+def app(view: View) -> Starlette:
+    routes = [
+        Route("/v1/inventory", _through(view, _inventory)),
+        Route("/v1/status", _through(view, _status)),
+        Route("/v1/logs/{replica}/{rank:int}", _through(view, _logs)),
+        Route("/metrics", _through(view, _metrics)),
+        Route("/healthz", _through(view, _healthz)),
+    ]
+    guard = Middleware(BaseHTTPMiddleware, dispatch=_Guard(view))
+    return Starlette(routes=routes, middleware=[guard])
+
+
+Answer = Callable[[View, Request], Awaitable[Response]]
+
+
+def _through(view: View, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    """A handler with the view it looks through."""
+
+    async def endpoint(request: Request) -> Response:
+        return await answer(view, request)
+
+    return endpoint
+
+
+class _Guard:
+    """Who may ask: no browser, and with a token set only who has it. `/healthz` needs none."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    async def __call__(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        refused = foreign_caller(request, self.view.names)
+        if refused:
+            return error(
+                403, "forbidden", refused, "call the agent by its address, without a browser"
+            )
+        if request.url.path != "/healthz" and not self._known(request):
+            hint = "send Authorization: Bearer with the node token or the operator token"
+            return error(401, "unauthorised", "no token, or not one of this agent's", hint)
+        return await call_next(request)
+
+    def _known(self, request: Request) -> bool:
+        if not self.view.tokens:
+            return True
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        matches = [
+            hmac.compare_digest(t.encode(), given.strip().encode()) for t in self.view.tokens
+        ]
+        return kind.lower() == "bearer" and any(matches)
+
+
+def foreign_caller(request: Request, names: frozenset[str]) -> str:
+    """Why this request is not from a tool of ours, or "": DNS rebinding and cross-site calls end here."""
+    host = host_of(request.headers.get("host", ""))
+    if not (host in names or host == "localhost" or _literal(host)):
+        return f"Host {host!r} is neither an IP address nor a name of this agent"
+    if "origin" in request.headers:
+        return "requests with an Origin are refused"
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    return "" if site == "same-origin" else f"Sec-Fetch-Site {site} is refused"
+
+
+def host_of(header: str) -> str:
+    """The name of a Host header, without the port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if header.count(":") == 1 else header
+
+
+def _literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def error(status: int, code: str, message: str, hint: str = "") -> Response:
+    body = {"error": {"message": message, "type": "llmgw_error", "code": code, "hint": hint}}
+    return _json(body, status)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def _inventory(view: View, _request: Request) -> Response:
+    report = node_report(view.state(), for_register=False)
+    return _json(wire.report_document(report, secrets=False))
+
+
+async def _status(view: View, _request: Request) -> Response:
+    """The node's own view, for `llmgw status` with control away."""
+    state = view.state()
+    report = wire.report_document(node_report(state, for_register=False), secrets=False)
+    return _json(
+        {
+            "schema": "llmgw.agent-status/1",
+            "node": report,
+            "controls": view.controls(),
+            "control_heard": state.control_heard,
+        }
+    )
+
+
+async def _logs(view: View, request: Request) -> Response:
+    shard = f"{request.path_params['replica']}/{request.path_params['rank']}"
+    previous = request.query_params.get("previous", "0") == "1"
+    try:
+        path = view.logs.previous(shard) if previous else view.logs.path(shard)
+    except ValueError as e:
+        return error(404, "not_found", str(e))
+    if not path.exists():
+        return error(404, "not_found", f"there is no log of {shard} here", "see GET /v1/status")
+    wanted = request.query_params.get("tail", str(TAIL_BYTES))
+    size = int(wanted) if wanted.isdecimal() else TAIL_BYTES
+    text = redacted(view.logs.tail(shard, size, previous=previous), _secrets(view, shard))
+    if request.query_params.get("follow", "0") != "1":
+        return PlainTextResponse(text)
+    return StreamingResponse(_follow(view, shard, text), media_type="text/plain")
+
+
+async def _follow(view: View, shard: str, text: str) -> AsyncIterator[str]:
+    """Goes on with what is appended; begins anew with the next attempt's file."""
+    yield text
+    path = view.logs.path(shard)
+    at, node = path.stat().st_size, path.stat().st_ino
+    while True:
+        await asyncio.sleep(FOLLOW_S)
+        if not path.exists():
+            return
+        found = path.stat()
+        if found.st_ino != node or found.st_size < at:
+            at, node = 0, found.st_ino
+        if found.st_size > at:
+            said = view.logs.since(shard, at)
+            at += len(said)
+            yield redacted(said.decode(errors="replace"), _secrets(view, shard))
+
+
+def _secrets(view: View, shard: str) -> frozenset[str]:
+    records = view.state().records.values()
+    found = (view.secrets_of(r) for r in records if r.start.shard == shard)
+    return frozenset().union(*found)
+
+
+async def _metrics(view: View, _request: Request) -> Response:
+    body, kind = await view.metrics()
+    return Response(body, media_type=kind)
+
+
+async def _healthz(view: View, _request: Request) -> Response:
+    ok = view.state().reattached
+    return _json({"status": "ok" if ok else "reattaching"}, 200 if ok else 503)

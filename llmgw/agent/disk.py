@@ -1,0 +1,37 @@
+"""Files that survive a power cut: temp file, fsync, rename, fsync of the directory (F42).
+
+May not know what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from llmgw.agent import crash
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace the file as a whole, readable for its owner only; before it returns the new one is on the disk."""
+    temp = path.with_name(f"{path.name}.new")
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    crash.here("journal-before-rename")
+    temp.replace(path)
+    sync_dir(path.parent)
+
+
+def remove_durably(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    sync_dir(path.parent)
+
+
+def sync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,119 @@
+"""Who this agent is: a random node id in the state dir, bound to the machine; one agent per state dir.
+
+The lock is the proof that the agent before is dead (F51, F52). A cloned disk brings its id along: another machine-id
+makes a new node id, and the other machine's records are put aside, never adopted (F53). May not look at any process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import uuid
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import structlog
+
+from llmgw import wire
+from llmgw.agent.disk import write_durably
+from llmgw.errors import LlmgwError
+
+log = structlog.get_logger()
+MACHINE_ID = Path("/etc/machine-id")
+
+
+class StateDirError(LlmgwError):
+    """The state dir cannot be used: who holds it, or what the system said."""
+
+    code = "state_dir"
+
+
+class Identity(NamedTuple):
+    """`boot_before`: the boot in which the last agent here ran; `lock` is held while it is open."""
+
+    node_id: str
+    instance: str
+    boot_before: str
+    machine_id: str
+    path: Path
+    lock: IO[str]
+
+    def remember_boot(self, boot_id: str) -> None:
+        """Called once the records of earlier boots are settled: from here on unreadable ones are of this boot."""
+        _write(self.path, self.node_id, self.machine_id, boot_id)
+
+
+def open_state_dir(state_dir: Path, machine_id: str | None = None) -> Identity:
+    """Create and lock the state dir, and say who we are."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _locked(state_dir)
+        return _identity(state_dir, _machine_id() if machine_id is None else machine_id, lock)
+    except OSError as e:
+        msg = f"state dir {state_dir} cannot be used: {e.strerror or e}"
+        hint = "make it writable for the user who runs the agent, or give --state-dir"
+        raise StateDirError(msg, hint) from e
+
+
+def _locked(state_dir: Path) -> IO[str]:
+    file = (state_dir / "agent.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        msg = f"state dir {state_dir} is in use by another agent, pid {holder}"
+        hint = "stop that one first, or give this one its own --state-dir"
+        raise StateDirError(msg, hint) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def _identity(state_dir: Path, machine_id: str, lock: IO[str]) -> Identity:
+    path = state_dir / "identity.json"
+    known = _read(path)
+    node_id = known.get("node_id", "")
+    if node_id and known.get("machine_id", "") != machine_id:
+        aside = state_dir / f"records.of-{node_id}"
+        log.warning(
+            "this state dir was made on another machine (a cloned disk?): its records are not adopted",
+            node_id=node_id,
+            records=str(aside),
+        )
+        if (state_dir / "records").exists():
+            (state_dir / "records").rename(aside)
+        (state_dir / "token.json").unlink(missing_ok=True)
+        node_id = ""
+    if not node_id:
+        node_id = secrets.token_hex(16)
+        _write(path, node_id, machine_id, "")
+        known = {}
+    boot_before = known.get("boot_id", "")
+    return Identity(node_id, str(uuid.uuid4()), boot_before, machine_id, path, lock)
+
+
+def _read(path: Path) -> dict[str, str]:
+    """What is known; {} where nothing is, or where a power cut left no sense: then this is a new node."""
+    try:
+        return wire.decode(path.read_bytes(), dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except wire.WireError as e:
+        log.warning(
+            "identity file is unreadable, a new node id is made", path=str(path), error=str(e)
+        )
+        path.replace(path.with_suffix(".unreadable"))
+        return {}
+
+
+def _write(path: Path, node_id: str, machine_id: str, boot_id: str) -> None:
+    known = {"node_id": node_id, "machine_id": machine_id, "boot_id": boot_id}
+    write_durably(path, wire.encode(known))
+
+
+def _machine_id() -> str:
+    return MACHINE_ID.read_text().strip() if MACHINE_ID.exists() else ""

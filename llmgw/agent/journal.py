@@ -1,0 +1,123 @@
+"""The agent's memory on disk: one file per (shard, incarnation), and the highest token obeyed.
+
+Answers for: what is written is whole or absent, an unreadable file is kept aside and reported, never dropped (F42,
+A39), and fields of a newer agent survive being read by this one. May not decide what a record means.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from llmgw import wire
+from llmgw.agent.disk import remove_durably, sync_dir, write_durably
+from llmgw.core.types.messages import Start, Token
+from llmgw.core.types.node import Key, Record
+
+log = structlog.get_logger()
+#: Version of the record file. A file of a higher one is not guessed at: it counts as unreadable.
+FORMAT = 1
+SUFFIX, ASIDE = ".json", ".unreadable"
+_NAMES = frozenset(f.encode_name for f in msgspec.structs.fields(Record)) - {"watch", "extra"}
+
+
+class Loaded(NamedTuple):
+    records: tuple[Record, ...]
+    token: Token | None
+
+
+class Journal:
+    def __init__(self, state_dir: Path) -> None:
+        self.folder = state_dir / "records"
+        self.token_path = state_dir / "token.json"
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+
+    def write(self, record: Record) -> None:
+        plain = msgspec.to_builtins(record)
+        del plain["watch"]
+        whole = {**plain.pop("extra"), **plain, "format": FORMAT}
+        write_durably(self._path(record.key), wire.encode(whole))
+
+    def delete(self, key: Key) -> None:
+        path = self._path(key)
+        path.with_suffix(ASIDE).unlink(missing_ok=True)
+        remove_durably(path)
+
+    def store_token(self, token: Token) -> None:
+        write_durably(self.token_path, wire.encode(token))
+
+    def load(self, boot_before: str = "") -> Loaded:
+        """Everything; a bad file spoils itself only, and is of the boot `boot_before` at the latest."""
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            self._checked(path)
+        sync_dir(self.folder)
+        good = [_record(path.read_bytes()) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
+        have = {r.key for r in good}
+        bad = [_unreadable(p, boot_before) for p in sorted(self.folder.glob(f"*{ASIDE}"))]
+        return Loaded((*good, *(r for r in bad if r.key not in have)), self._token())
+
+    def _checked(self, path: Path) -> None:
+        try:
+            key = _record(path.read_bytes()).key
+            wrong = "" if self._path(key) == path else f"it is about {key}"
+        except (wire.WireError, OSError) as e:
+            wrong = str(e)
+        if wrong:
+            aside = path.with_suffix(ASIDE)
+            path.replace(aside)
+            said = "a record is unreadable: its shard is held as unknown, the file is kept"
+            log.error(said, file=str(aside), error=wrong)
+
+    def _token(self) -> Token | None:
+        """A token that cannot be read is as none: the next leader's is obeyed."""
+        try:
+            return wire.decode(self.token_path.read_bytes(), Token)
+        except FileNotFoundError:
+            return None
+        except (wire.WireError, OSError) as e:
+            log.warning("the token file is unreadable", file=str(self.token_path), error=str(e))
+            self.token_path.replace(self.token_path.with_suffix(ASIDE))
+            return None
+
+    def _path(self, key: Key) -> Path:
+        """Names are checked before a record is made (`claims.py`), so none holds a slash or starts with a dot."""
+        shard, incarnation = key
+        return self.folder / f"{shard.replace('/', '@')}@{incarnation}{SUFFIX}"
+
+
+def _record(raw: bytes) -> Record:
+    plain: dict[str, Any] = wire.decode(raw, dict[str, Any])
+    if plain.get("format") != FORMAT:
+        msg = f"format {plain.get('format')!r}, this agent reads {FORMAT}"
+        raise wire.WireError(msg)
+    known = {k: v for k, v in plain.items() if k in _NAMES}
+    try:
+        record = msgspec.convert(known, Record)
+    except msgspec.ValidationError as e:
+        raise wire.WireError(str(e)) from e
+    extra = {k: v for k, v in plain.items() if k not in _NAMES and k != "format"}
+    return replace(record, extra=extra)
+
+
+def _unreadable(path: Path, boot_before: str) -> Record:
+    """As much as the name of the file tells."""
+    replica, rank, incarnation = (*path.stem.split("@"), "", "", "")[:3]
+    number = int(rank) if rank.isdecimal() else 0
+    return Record(
+        start=Start(
+            shard=f"{replica}/{number}",
+            replica=replica,
+            incarnation=incarnation,
+            model="",
+            profile="",
+            rank=number,
+        ),
+        state="unknown",
+        partial=True,
+        boot_id=boot_before,
+        error=f"its record cannot be read; the file is kept: {path}",
+    )

@@ -1,0 +1,136 @@
+"""Starting an engine: its command, its environment, its own session. The only door to subprocess in the agent.
+
+subprocess.Popen, never asyncio's: closing its transport or cancelling the spawn kills the child (F50). Own session, so
+that no Ctrl-C of the agent's terminal reaches it (F48); files, not pipes (F49). May not decide to start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from llmgw.agent.placeholders import Filler
+from llmgw.core.types.messages import Start
+from llmgw.core.types.node import NodeFacts, Record
+from llmgw.errors import LlmgwError
+
+#: Of the agent's own environment, what an engine must not get: the service manager's, and ours (tokens among them).
+REMOVED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "LLMGW_")
+_PATHS = ("/", "./", "../", "~")
+
+
+class LaunchError(LlmgwError):
+    """The engine cannot be started here, and trying again would not help."""
+
+    code = "launch"
+
+
+class Prepared(NamedTuple):
+    """Everything that starting needs; `artefact` is what identifies the model file, without secrets."""
+
+    argv: tuple[str, ...]
+    executable: str
+    env: dict[str, str]
+    artefact: str
+
+
+def prepare(record: Record, facts: NodeFacts, fill: Filler) -> Prepared:
+    """Fill in and check; says in one sentence what is missing on this node."""
+    start = record.start
+    _keyless(start, facts)
+    weights, artefact = fill(start.weights), fill.shown(start.weights)
+    _weights_exist(weights, artefact, start, facts.node)
+    fill.values = {**fill.values, "weights": weights}
+    argv = tuple(fill(word) for word in start.command)
+    wanted = {name: fill(value) for name, value in start.env.items()}
+    env = {**inherited(os.environ), **wanted, **markers(record, facts)}
+    return Prepared(argv, _executable(argv[0], env, start, facts.node), env, artefact)
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith(REMOVED)}
+
+
+def markers(record: Record, facts: NodeFacts) -> dict[str, str]:
+    """Always set; the markers are enough to adopt an engine whose journal is gone (design.md 3)."""
+    start = record.start
+    devices = ",".join(start.gpus)
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": devices,
+        "HIP_VISIBLE_DEVICES": devices,
+        "SPT_NOENV": "1",
+        "GGML_NO_BACKTRACE": "1",
+        "LLMGW_NODE_ID": facts.node_id,
+        "LLMGW_NODE": facts.node,
+        "LLMGW_REPLICA": start.replica,
+        "LLMGW_SHARD": start.shard,
+        "LLMGW_INCARNATION": start.incarnation,
+        "LLMGW_ATTEMPT": str(record.attempt),
+        "LLMGW_MODEL": start.model,
+        "LLMGW_PROFILE": start.profile,
+        "LLMGW_FINGERPRINT": start.fingerprint,
+        "LLMGW_PORT": str(start.port),
+    }
+
+
+def spawn(prepared: Prepared, log_fd: int) -> subprocess.Popen[bytes]:
+    """Start it. Its stdin is empty, its output goes to the log, and it leads a session of its own."""
+    return subprocess.Popen(
+        prepared.argv,
+        executable=prepared.executable,
+        env=prepared.env,
+        stdin=subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _executable(program: str, env: Mapping[str, str], start: Start, node: str) -> str:
+    where = f"engines.{start.engine}.command" if start.engine else "the profile's command"
+    hint = f"set {where} in the catalog to a program that {node} has"
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is not None:
+        return found
+    if "/" not in program:
+        msg = f"engine binary {program} is not on the PATH of {node} - {hint}"
+    elif Path(program).is_dir():
+        msg = f"engine binary {program} is a directory on {node} - {hint}"
+    elif Path(program).exists():
+        msg = f"engine binary {program} is not executable on {node} - chmod +x it, or {hint}"
+    else:
+        msg = f"engine binary {program} not found on {node} - {hint}"
+    raise LaunchError(msg)
+
+
+def _weights_exist(weights: str, shown: str, start: Start, node: str) -> None:
+    """Only what looks like a path is looked for: `org/name` is a repository's name."""
+    if weights.startswith(_PATHS) and not Path(weights).exists():
+        msg = f"model file {shown} not found on {node} - set weights of profile {start.profile} in the catalog"
+        raise LaunchError(msg)
+
+
+def _keyless(start: Start, facts: NodeFacts) -> None:
+    """Beyond loopback an engine without a key would answer anybody (contract/catalog.md)."""
+    if start.insecure or _loopback(facts.address):
+        return
+    if any("${api_key}" in text for text in (*start.command, *start.env.values())):
+        return
+    msg = (
+        f"{start.shard} would answer on {facts.address} without a key - give it ${{api_key}} "
+        "by its environment, or set insecure: true in its profile to mean it"
+    )
+    raise LaunchError(msg)
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

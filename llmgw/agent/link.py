@@ -1,0 +1,288 @@
+"""The talk with one control: register, long-poll its commands, tell it what changed (contract/http.md "Agents").
+
+A failure of any kind ends the session and begins with a full register again, after a back-off with full jitter. May not
+decide: commands go to the loop, what is told comes from its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from llmgw import wire
+from llmgw.agent import crash
+from llmgw.core.supervise.report import node_report, shard_report
+from llmgw.core.types.messages import (
+    Command,
+    Events,
+    EventsReply,
+    NodeReport,
+    Refusal,
+    Registered,
+)
+from llmgw.core.types.node import AgentState, Event, Key, Session, SessionOpened
+from llmgw.errors import LlmgwError
+
+log = structlog.get_logger()
+BACKOFF_S, BACKOFF_CAP_S = 0.25, 5.0
+CALL_S, POLL_S = 10.0, 40.0
+_jitter = secrets.SystemRandom()
+
+
+class Owner(Protocol):
+    """The loop, as far as a link needs it."""
+
+    @property
+    def state(self) -> AgentState: ...
+    def post(self, event: Event) -> None: ...
+    async def snapshot(self, control: str) -> NodeReport: ...
+    async def obey(self, control: str, command: Command) -> None: ...
+
+
+class TalkError(LlmgwError):
+    """Control said no; `hint` says what to do."""
+
+    code = "control"
+
+
+class OverError(Exception):
+    """The session is over: register again."""
+
+
+class Outbox:
+    """What this control has not been told yet. Nothing is lost by a failed call: it goes back in."""
+
+    def __init__(self) -> None:
+        self.changed: set[Key] = set()
+        self.gone: set[Key] = set()
+        self.refused: list[Refusal] = []
+        self.ready = asyncio.Event()
+
+    def told_all(self) -> None:
+        """A complete inventory was taken: it holds all of this but the refusals."""
+        self.changed.clear()
+        self.gone.clear()
+
+
+class Polled(msgspec.Struct):
+    """`Commands` with each command undecoded: a newer control may send one that this agent does not know."""
+
+    commands: tuple[dict[str, Any], ...] = ()
+    leader: bool = True
+    epoch: int = 0
+
+
+class Link:
+    def __init__(self, owner: Owner, url: str, token: str, transport: Any = None) -> None:
+        self.owner = owner
+        self.url = url.rstrip("/")
+        self.outbox = Outbox()
+        self.session: Session | None = None
+        self.state = "connecting"
+        self.said = self.again = ""
+        self.seq = 0
+        self.count = 0
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers["Content-Type"] = "application/json"
+        # trust_env=False: a proxy of the login shell is not for the fleet's own traffic.
+        self.client = httpx.AsyncClient(
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(CALL_S),
+            trust_env=False,
+            transport=transport,
+        )
+
+    def offer(self) -> None:
+        """There is something to tell, if only that we live. Called by the loop alone (F60)."""
+        self.outbox.ready.set()
+
+    def register_again(self, why: str) -> None:
+        self.again = why
+        self.outbox.ready.set()
+
+    # ------------------------------------------------ the task
+
+    async def run(self) -> None:
+        failures = 0
+        async with self.client:
+            while True:
+                try:
+                    await self._register()
+                    failures = 0
+                    await self._talk()
+                except OverError as e:
+                    log.info("registering again", control=self.url, why=str(e))
+                except (httpx.HTTPError, LlmgwError, OSError) as e:
+                    self._down(e)
+                    most = min(BACKOFF_CAP_S, BACKOFF_S * 2**failures)
+                    failures = min(failures + 1, 10)
+                    await asyncio.sleep(_jitter.uniform(0.0, most))
+
+    def _down(self, error: Exception) -> None:
+        """One line an outage, not one a try."""
+        self.session = None
+        if isinstance(error, LlmgwError):
+            words = f"{error.message} - {error.hint}" if error.hint else error.message
+        else:
+            words = f"control {self.url} cannot be reached: {str(error) or type(error).__name__}"
+        self.state = words
+        if words != self.said:
+            running = sum(not r.ended for r in self.owner.state.records.values())
+            log.warning(words, engines_kept=running, retrying=True)
+        self.said = words
+
+    async def _register(self) -> None:
+        self.session, self.again = None, ""
+        report = await self.owner.snapshot(self.url)
+        crash.here("before-register")
+        answer = await self._post("/agent/v1/register", wire.encode(report))
+        said = wire.decode(answer, Registered)
+        self.session = Session(
+            session=said.session,
+            epoch=said.epoch,
+            leader_uuid=said.leader_uuid,
+            leader=said.leader,
+            lease=said.lease,
+        )
+        self.seq = self.count = 0
+        self.owner.post(SessionOpened(control=self.url, session=self.session))
+        self.state = "leads" if said.leader else "stands by"
+        if said.read_only:
+            self.state = "reads only: this agent is too old for it, upgrade llmgw here"
+        shards = len(report.shards)
+        log.info(
+            "registered", control=self.url, session=said.session, state=self.state, shards=shards
+        )
+        self.said = ""
+        self.offer()
+
+    async def _talk(self) -> None:
+        """Both directions until one of them fails."""
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._commands())
+                both.create_task(self._events())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    # ------------------------------------------------ commands
+
+    async def _commands(self) -> None:
+        while True:
+            session = self.session
+            assert session is not None
+            query = {"session": session.session, "after": self.seq}
+            raw = await self._call("GET", "/agent/v1/commands", params=query, timeout=POLL_S)
+            said = wire.decode(raw, Polled)
+            self._leadership(session, said)
+            for plain in said.commands:
+                await self._obey(plain)
+
+    async def _obey(self, plain: dict[str, Any]) -> None:
+        """One command; one of a newer control that this agent does not know is refused, not choked on."""
+        try:
+            command: Command = msgspec.convert(plain, Command)
+        except msgspec.ValidationError as e:
+            self._not_understood(plain, str(e))
+            return
+        if command.seq > self.seq:
+            await self.owner.obey(self.url, command)
+            self.seq = command.seq
+
+    def _not_understood(self, plain: dict[str, Any], error: str) -> None:
+        seq = plain["seq"] if isinstance(plain.get("seq"), int) else self.seq
+        refusal = Refusal(
+            seq=seq,
+            shard=str(plain.get("shard", "")),
+            incarnation=str(plain.get("incarnation", "")),
+            reason="not_understood",
+            why=f"this agent does not understand the command {plain.get('kind')!r}: {error}",
+        )
+        log.warning("refused", control=self.url, reason=refusal.reason, why=refusal.why)
+        self.outbox.refused.append(refusal)
+        self.seq = max(self.seq, seq)
+        self.offer()
+
+    def _leadership(self, session: Session, said: Polled) -> None:
+        """A standby may become the leader within a session."""
+        leader, epoch = said.leader, said.epoch or session.epoch
+        if (leader, epoch) != (session.leader, session.epoch):
+            self.session = replace(session, leader=leader, epoch=epoch)
+            self.state = "leads" if leader else "stands by"
+            self.owner.post(SessionOpened(control=self.url, session=self.session))
+
+    # ------------------------------------------------ events
+
+    async def _events(self) -> None:
+        while True:
+            await self.outbox.ready.wait()
+            self.outbox.ready.clear()
+            if self.again:
+                raise OverError(self.again)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        box, state, session = self.outbox, self.owner.state, self.session
+        assert session is not None
+        changed, gone, refused = set(box.changed), set(box.gone), list(box.refused)
+        records = [r for k in sorted(changed) if (r := state.records.get(k)) is not None]
+        self.count += 1
+        events = Events(
+            session=session.session,
+            n=self.count,
+            applied=self.seq,
+            shards=tuple(shard_report(r, secrets=True) for r in records),
+            gone=tuple(sorted(gone)),
+            gpus=state.gpus,
+            foreign=state.foreign,
+            refused=tuple(refused),
+            digest=wire.shards_digest(node_report(state, for_register=False).shards),
+        )
+        box.changed.clear()
+        box.gone.clear()
+        box.refused.clear()
+        try:
+            answer = await self._post("/agent/v1/events", wire.encode(events))
+        except BaseException:
+            box.changed |= changed
+            box.gone |= gone
+            box.refused[:0] = refused
+            raise
+        if not wire.decode(answer, EventsReply).match:
+            why = "control's picture of this node differs"
+            raise OverError(why)
+
+    # ------------------------------------------------ calls
+
+    async def _post(self, path: str, body: bytes) -> bytes:
+        return await self._call("POST", path, content=body)
+
+    async def _call(self, method: str, path: str, **more: Any) -> bytes:
+        answer = await self.client.request(method, path, **more)
+        if answer.is_success:
+            return answer.content
+        message, hint, code = _error_of(answer)
+        if answer.status_code == httpx.codes.GONE:
+            raise OverError(message or "control does not know this session")
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            message = f"control {self.url} refuses this agent ({answer.status_code}): {message}"
+            hint = "set LLMGW_NODE_TOKEN to the node token that 'llmgw token' prints there"
+        else:
+            message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
+        raise TalkError(message, hint, code=code)
+
+
+def _error_of(answer: httpx.Response) -> tuple[str, str, str]:
+    """Message, hint and code of the errors of our own APIs; anybody else's by its first words."""
+    try:
+        error = msgspec.json.decode(answer.content)["error"]
+        return str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
+    except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+        return answer.text[:200].strip(), "", ""

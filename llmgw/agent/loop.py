@@ -1,0 +1,294 @@
+"""The one task that owns the agent's state: takes an event, asks `core.supervise`, performs the effects in their order.
+
+Everything else posts to its queue. Heartbeats leave from here, so a wedged loop falls silent (F60). What could not be
+journaled is not done: a command is refused, its effects are not performed. May not decide about a shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, assert_never
+
+import structlog
+
+from llmgw.agent import crash, ports, reattach
+from llmgw.agent.journal import Journal
+from llmgw.agent.link import Link
+from llmgw.agent.perform import Performer
+from llmgw.core.supervise import next_due, supervise, unidentified
+from llmgw.core.supervise.claims import PORTS
+from llmgw.core.supervise.commands import target
+from llmgw.core.supervise.report import node_report
+from llmgw.core.supervise.table import ImpossibleTransitionError
+from llmgw.core.types.messages import Command, NodeReport, Refusal, Start
+from llmgw.core.types.node import (
+    AgentState,
+    Changed,
+    CommandReceived,
+    DeleteRecord,
+    Effect,
+    Event,
+    Identify,
+    Key,
+    Look,
+    Measure,
+    Probe,
+    Refuse,
+    Register,
+    SessionLost,
+    Signal,
+    Spawn,
+    SpawnFailed,
+    StoreToken,
+    Tick,
+    WriteRecord,
+)
+
+log = structlog.get_logger()
+HEARTBEAT_S = 5.0
+
+
+class Snapshot(NamedTuple):
+    """Close the intake of this control's session, then answer with the complete inventory (A42)."""
+
+    control: str
+    answer: asyncio.Future[NodeReport]
+
+
+class Order(NamedTuple):
+    """A command; `applied` is set once it is journaled or refused."""
+
+    event: CommandReceived
+    applied: asyncio.Future[None]
+
+
+class Loop:
+    def __init__(self, state: AgentState, journal: Journal) -> None:
+        self.state = state
+        self.journal = journal
+        self.queue: asyncio.Queue[Event | Snapshot | Order] = asyncio.Queue()
+        self.links: dict[str, Link] = {}
+        self.performer: Performer | None = None
+        self.unsaved: set[Key] = set()
+        self.beat_s = 0.0
+        self.on_beat: Callable[[], None] = lambda: None
+
+    # ------------------------------------------------ what others may call
+
+    def post(self, event: Event) -> None:
+        self.queue.put_nowait(event)
+
+    async def snapshot(self, control: str) -> NodeReport:
+        """The inventory for `register`; what was accepted before is journaled by then."""
+        answer: asyncio.Future[NodeReport] = asyncio.get_running_loop().create_future()
+        self.queue.put_nowait(Snapshot(control, answer))
+        return await answer
+
+    async def obey(self, control: str, command: Command) -> None:
+        """Returns when the command is journaled, or refused."""
+        wanted = (command.port, *command.ports.values()) if isinstance(command, Start) else ()
+        event = CommandReceived(
+            command=command,
+            control=control,
+            ports_busy=ports.busy(p for p in wanted if p in PORTS),
+            fresh_key=secrets.token_hex(32),
+        )
+        applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.queue.put_nowait(Order(event, applied))
+        await applied
+
+    # ------------------------------------------------ the task
+
+    def reattach(self, performer: Performer, survey: reattach.Survey) -> None:
+        """Say of every record what became of its process, before any control is told anything (A13)."""
+        self.performer = performer
+        for record in unidentified(self.state):
+            self.feed(performer.identify(record, survey))
+
+    async def run(self) -> None:
+        while True:
+            self.take(await self._next())
+            if time.monotonic() >= self.beat_s:
+                self._beat()
+
+    async def _next(self) -> Event | Snapshot | Order:
+        due = min(next_due(self.state), self.beat_s)
+        try:
+            async with asyncio.timeout(max(due - time.monotonic(), 0.0)):
+                return await self.queue.get()
+        except TimeoutError:
+            return Tick()
+
+    def take(self, item: Event | Snapshot | Order) -> None:
+        match item:
+            case Snapshot():
+                self.feed(SessionLost(item.control))
+                self.links[item.control].outbox.told_all()
+                if not item.answer.done():
+                    item.answer.set_result(node_report(self.state, for_register=True))
+            case Order():
+                self.feed(item.event)
+                crash.here("before-applied")
+                if not item.applied.done():
+                    item.applied.set_result(None)
+            case _:
+                self.feed(item)
+
+    def feed(self, event: Event) -> None:
+        """One event and all that follows from it at once."""
+        waiting = deque([event])
+        while waiting:
+            event = waiting.popleft()
+            try:
+                state, effects = supervise(self.state, event, time.monotonic())
+            except ImpossibleTransitionError as e:
+                # its text is the record's story
+                log.critical("a bug: an event is dropped", kind=type(event).__name__, error=str(e))
+                continue
+            failed = self._make_durable(effects, event)
+            if failed and isinstance(event, CommandReceived):
+                self._refuse(event, failed)
+                continue
+            self.state = state
+            waiting.extend(self._perform_all(effects))
+
+    def _make_durable(self, effects: tuple[Effect, ...], event: Event) -> str:
+        """The journal first; what failed, or ""."""
+        for effect in effects:
+            try:
+                self._durable(effect)
+            except OSError as e:
+                failed = f"{e.strerror or e}: {e.filename or self.journal.folder}"
+                log.warning("the journal cannot be written", error=failed)
+                if isinstance(event, CommandReceived):
+                    return failed
+                if isinstance(effect, WriteRecord):
+                    self.unsaved.add(effect.record.key)
+        return ""
+
+    def _durable(self, effect: Effect) -> None:
+        if not isinstance(effect, StoreToken | WriteRecord | DeleteRecord):
+            return
+        name = type(effect).__name__
+        crash.here(f"before-{name}")
+        match effect:
+            case StoreToken():
+                self.journal.store_token(effect.token)
+            case WriteRecord():
+                self.journal.write(effect.record)
+                self.unsaved.discard(effect.record.key)
+            case DeleteRecord():
+                self.journal.delete(effect.key)
+                self.unsaved.discard(effect.key)
+            case _:
+                assert_never(effect)
+        crash.here(f"after-{name}")
+
+    def _perform_all(self, effects: tuple[Effect, ...]) -> list[Event]:
+        answers = []
+        for effect in effects:
+            try:
+                answer = self._perform(effect)
+            except OSError as e:
+                log.warning("an effect failed", effect=type(effect).__name__, error=str(e))
+                continue
+            if answer is not None:
+                answers.append(answer)
+        return answers
+
+    def _perform(self, effect: Effect) -> Event | None:
+        hands = self.performer
+        assert hands is not None
+        match effect:
+            case StoreToken() | WriteRecord():
+                return None
+            case DeleteRecord():
+                hands.forget(effect.key)
+                hands.logs.prune(self.state.records)
+                self._tell(lambda link: link.outbox.gone.add(effect.key))
+                return None
+            case Refuse():
+                self._say_no(effect.control, effect.refusal)
+                return None
+            case Register():
+                self.links[effect.control].register_again("control asked for a report")
+                return None
+            case Changed():
+                self._tell(lambda link: link.outbox.changed.update(effect.keys))
+                return None
+            case Probe():
+                hands.probe(effect.record, check=effect.check)
+                return None
+            case _:
+                return self._touch(effect)
+
+    def _touch(self, effect: Spawn | Signal | Look | Measure | Identify) -> Event | None:
+        """Effects on processes."""
+        hands = self.performer
+        assert hands is not None
+        name, record = type(effect).__name__, effect.record
+        crash.here(f"before-{name}")
+        answer: Event | None = None
+        match effect:
+            case Spawn():
+                answer = self._spawn(effect)
+            case Signal():
+                hands.signal(record, effect.name)
+            case Look():
+                answer = hands.look(record)
+            case Measure():
+                hands.measure(record, lambda: self.state.records)
+            case Identify():
+                answer = hands.identify(record)
+            case _:
+                assert_never(effect)
+        if not isinstance(effect, Spawn):
+            crash.here(f"after-{name}")
+        return answer
+
+    def _spawn(self, effect: Spawn) -> Event:
+        hands, record = self.performer, effect.record
+        assert hands is not None
+        if record.key in self.unsaved:
+            error = "not started: its journal record cannot be written"
+            return SpawnFailed(key=record.key, attempt=record.attempt, error=error)
+        return hands.spawn(record)
+
+    # ------------------------------------------------ telling
+
+    def _tell(self, put: Callable[[Link], object]) -> None:
+        for link in self.links.values():
+            put(link)
+            link.offer()
+
+    def _say_no(self, control: str, refusal: Refusal) -> None:
+        log.warning("refused", control=control, reason=refusal.reason, why=refusal.why)
+        link = self.links.get(control)
+        if link is not None:
+            link.outbox.refused.append(refusal)
+            link.offer()
+
+    def _refuse(self, event: CommandReceived, failed: str) -> None:
+        shard, incarnation = target(event.command)
+        why = f"the agent cannot write its journal: {failed}"
+        seq = event.command.seq
+        refusal = Refusal(
+            seq=seq, shard=shard, incarnation=incarnation, reason="cannot_journal", why=why
+        )
+        self._say_no(event.control, refusal)
+
+    def _beat(self) -> None:
+        """Every few seconds: tell every control that we live, and what could not be written before."""
+        self.beat_s = time.monotonic() + HEARTBEAT_S
+        for key in sorted(self.unsaved & self.state.records.keys()):
+            self._make_durable((WriteRecord(self.state.records[key]),), Tick())
+        assert self.performer is not None
+        self.performer.remember_trees(self.state.records)
+        self.performer.logs.bound(self.state.records)
+        self.on_beat()
+        for link in self.links.values():
+            link.offer()

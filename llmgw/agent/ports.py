@@ -1,0 +1,136 @@
+"""Is a port free, and whose listener is on it (A45, F69, F70)? May not choose a port.
+
+A plain bind, without SO_REUSEADDR or SO_REUSEPORT, fails on every port that anybody listens on. It also fails for a
+minute after an engine died with open connections (TIME_WAIT): that is nobody's use, and would block every restart in
+place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from llmgw.agent.process import PROC, command_line
+
+LISTEN, TIME_WAIT = "0A", "06"
+TABLES = ("net/tcp", "net/tcp6")
+
+
+Owner = tuple[Literal["", "ours", "other"], str]
+
+
+class Socket(NamedTuple):
+    address: str
+    port: int
+    state: str
+    inode: int
+
+
+def busy(ports: Iterable[int]) -> dict[int, str]:
+    """Those of the ports that cannot be had, and by whom."""
+    return {port: holder(port) for port in ports if not free(port)}
+
+
+def free(port: int) -> bool:
+    if _binds(port):
+        return True
+    waiting = any(s.port == port and s.state == TIME_WAIT for s in sockets())
+    return waiting and _binds(port, reuse=True)
+
+
+def _binds(port: int, *, reuse: bool = False) -> bool:
+    """Bind it on every address: the strictest question. With `reuse` TIME_WAIT does not count, a listener does."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        try:
+            sock.bind(("", port))
+        except OSError as e:
+            if e.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def sockets() -> Iterator[Socket]:
+    """All TCP sockets of this network namespace."""
+    for table in TABLES:
+        path = PROC / table
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            fields = line.split()
+            address, _, port = fields[1].rpartition(":")
+            yield Socket(_address(address), int(port, 16), fields[3], int(fields[9]))
+
+
+def _address(raw: str) -> str:
+    """As the kernel prints it: words of four bytes in host order; a v4 address in v6 clothes is v4."""
+    words = [bytes.fromhex(raw[i : i + 8])[::-1] for i in range(0, len(raw), 8)]
+    found = ip_address(b"".join(words))
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(mapped or found)
+
+
+def listeners(port: int, address: str) -> list[Socket]:
+    """Those that would get a connection to this address and port: the kernel prefers the closest binding."""
+    there = [s for s in sockets() if s.port == port and s.state == LISTEN]
+    for bound in (address, "0.0.0.0", "::"):  # noqa: S104  compared with, not bound
+        closest = [s for s in there if s.address == bound]
+        if closest:
+            return closest
+    return []
+
+
+def owner(port: int, address: str, ours: Iterable[int]) -> Owner:
+    """Whose listener it is, "" where that cannot be seen; words for a stranger's, which counts where there are two."""
+    found = {s.inode for s in listeners(port, _numeric(address)) if s.inode}
+    strange = found - {inode for pid in ours for inode in inodes(pid)}
+    if not strange:
+        return ("ours", "") if found else ("", "")
+    who = _holder_of(strange)
+    return ("other", f"its listener is {who}") if who else ("", "")
+
+
+def holder(port: int) -> str:
+    """Who has a port, as far as we may see."""
+    found = {s.inode for s in sockets() if s.port == port and s.inode}
+    return _holder_of(found) or "a process that this user may not see"
+
+
+def inodes(pid: int) -> Iterator[int]:
+    """Sockets that a process holds open; none where we may not look."""
+    folder = PROC / str(pid) / "fd"
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  names only
+    except OSError:
+        return
+    for name in names:
+        target = _link(folder / name)
+        if target.startswith("socket:["):
+            yield int(target[8:-1])
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115  a socket's link is no path
+    except OSError:
+        return ""
+
+
+def _holder_of(wanted: set[int]) -> str:
+    for name in os.listdir(PROC):  # noqa: PTH208  names only
+        if name.isdecimal() and not wanted.isdisjoint(inodes(int(name))):
+            return f"pid {name} ({command_line(int(name))[:80]})"
+    return ""
+
+
+def _numeric(address: str) -> str:
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return socket.gethostbyname(address)

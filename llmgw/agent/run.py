@@ -1,0 +1,250 @@
+"""The agent's life: lock the state dir, load the journal, re-attach, then serve, register and supervise until told.
+
+Ending it leaves every engine running (F47). May not decide anything: it puts the parts together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+import uvicorn
+from typing_extensions import override
+
+import llmgw
+from llmgw.agent import api, metrics, process, reattach
+from llmgw.agent.devices import Devices
+from llmgw.agent.gpu import Gpus
+from llmgw.agent.identity import Identity, open_state_dir
+from llmgw.agent.journal import Journal
+from llmgw.agent.link import Link
+from llmgw.agent.logs import Logs
+from llmgw.agent.loop import Loop
+from llmgw.agent.perform import Performer
+from llmgw.agent.settings import AgentSettings
+from llmgw.core.supervise import initial_state
+from llmgw.core.types.messages import Capacity
+from llmgw.core.types.node import NodeFacts, Record
+from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
+
+log = structlog.get_logger()
+
+
+class ListenError(LlmgwError):
+    """The API's address cannot be had."""
+
+    code = "listen"
+
+
+def run(settings: AgentSettings) -> int:
+    """Run until SIGTERM (0) or Ctrl-C (130). Raises `LlmgwError` where it cannot start."""
+    _check(settings)
+    gpus = Gpus(settings.gpus)
+    identity = open_state_dir(settings.state_dir)
+    with contextlib.closing(identity.lock):
+        listener = _listen(settings.listen)
+        with listener or contextlib.nullcontext():
+            return asyncio.run(_Agent(settings, identity, gpus).live(listener))
+
+
+def _check(settings: AgentSettings) -> None:
+    for url in settings.controls:
+        if not url.startswith(("http://", "https://")):
+            msg = f"--control {url}: not a URL"
+            raise UsageError(msg, "write http://HOST:8801")
+    host = settings.listen.rpartition(":")[0]
+    open_to_all = host and not _loopback(host.strip("[]"))
+    if open_to_all and not (settings.token or settings.operator_token or settings.insecure):
+        msg = f"--listen {settings.listen} is reachable from other machines and no token is set"
+        hint = "set LLMGW_NODE_TOKEN, listen on 127.0.0.1, or give --insecure to mean it"
+        raise UsageError(msg, hint)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(listen: str) -> socket.socket | None:
+    if listen in ("", "none"):
+        return None
+    host, _, port = listen.rpartition(":")
+    try:
+        return socket.create_server(
+            (host.strip("[]"), int(port)),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        )
+    except (OSError, ValueError, OverflowError) as e:
+        why = e.strerror if isinstance(e, OSError) else "not HOST:PORT"
+        msg = f"--listen {listen} cannot be had: {why}"
+        raise ListenError(msg, "give another --listen, or --listen none") from e
+
+
+def facts_of(settings: AgentSettings, identity: Identity, listen: str) -> NodeFacts:
+    """What does not change while this process lives."""
+    host, _, port = listen.rpartition(":")
+    shown = bool(port) and not _loopback(host)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return NodeFacts(
+        node=settings.node,
+        node_id=identity.node_id,
+        instance=identity.instance,
+        version=llmgw.__version__,
+        boot_id=process.boot_id(),
+        address=settings.address,
+        inspect=f"http://{settings.address}:{port}" if shown else "",
+        pools=settings.pools,
+        labels=settings.labels,
+        fabrics=settings.fabrics,
+        circuit=settings.circuit,
+        capacity=Capacity(
+            cpu_cores=float(len(os.sched_getaffinity(0))),
+            host_memory_bytes=memory,
+            power_w=settings.power_w,
+            ports=settings.ports,
+        ),
+    )
+
+
+class _Agent:
+    def __init__(self, settings: AgentSettings, identity: Identity, gpus: Gpus) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.logs = Logs(settings.state_dir)
+        self.journal = Journal(settings.state_dir)
+        self.devices = Devices(gpus, identity.node_id)
+        self.stopped_by: signal.Signals | None = None
+
+    async def live(self, listener: socket.socket | None) -> int:
+        address = "" if listener is None else _name(listener)
+        facts = facts_of(self.settings, self.identity, address)
+        survey = reattach.Survey(facts.node_id)
+        loaded = self.journal.load(self.identity.boot_before)
+        found = reattach.orphans(loaded.records, survey, facts.boot_id)
+        loop = Loop(initial_state(facts, (*loaded.records, *found), loaded.token), self.journal)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._until_told(tasks)
+                performer = Performer(
+                    facts=facts,
+                    state_dir=self.settings.state_dir,
+                    logs=self.logs,
+                    devices=self.devices,
+                    post=loop.post,
+                    tasks=tasks,
+                )
+                loop.reattach(performer, survey)
+                self.identity.remember_boot(facts.boot_id)
+                await self.devices.read()
+                loop.feed(self.devices.seen(loop.state.records, performer.known))
+                self._start(tasks, loop, performer, listener)
+                log.info(
+                    "agent is up",
+                    node=facts.node,
+                    node_id=facts.node_id,
+                    listen=address or "none",
+                    engines=len(_running(loop)),
+                    gpus=None if loop.state.gpus is None else len(loop.state.gpus),
+                )
+        except* _ToldError:
+            pass
+        names = [r.start.shard for r in _running(loop)]
+        log.info("agent ends, its engines keep running", engines=names)
+        return EXIT_INTERRUPTED if self.stopped_by == signal.SIGINT else EXIT_OK
+
+    def _until_told(self, tasks: asyncio.TaskGroup) -> None:
+        told = asyncio.Event()
+
+        def tell(number: signal.Signals) -> None:
+            self.stopped_by = number
+            told.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, tell, number)
+
+        async def wait() -> None:
+            await told.wait()
+            raise _ToldError
+
+        tasks.create_task(wait())
+
+    def _start(
+        self,
+        tasks: asyncio.TaskGroup,
+        loop: Loop,
+        performer: Performer,
+        listener: socket.socket | None,
+    ) -> None:
+        links = [Link(loop, url, self.settings.token) for url in self.settings.controls]
+        loop.links = {link.url: link for link in links}
+        reading = asyncio.Event()
+        loop.on_beat = reading.set
+        tasks.create_task(loop.run())
+        tasks.create_task(self._read_gpus(reading, loop, performer))
+        for link in links:
+            tasks.create_task(link.run())
+        if listener is not None:
+            app = api.app(self._view(loop, performer, links))
+            tasks.create_task(_serve(app, listener))
+
+    async def _read_gpus(self, reading: asyncio.Event, loop: Loop, performer: Performer) -> None:
+        """A reading a heartbeat; a driver that hangs delays the next one and nothing else."""
+        while True:
+            await reading.wait()
+            reading.clear()
+            await self.devices.read()
+            loop.post(self.devices.seen(loop.state.records, performer.known))
+
+    def _view(self, loop: Loop, performer: Performer, links: list[Link]) -> api.View:
+        settings = self.settings
+        return api.View(
+            state=lambda: loop.state,
+            controls=lambda: [{"url": link.url, "state": link.state} for link in links],
+            secrets_of=performer.secrets_of,
+            metrics=lambda: metrics.exposition(loop.state, loop.beat_s),
+            logs=self.logs,
+            tokens=frozenset(t for t in (settings.token, settings.operator_token) if t),
+            names=frozenset({settings.node, settings.address, *settings.names}),
+        )
+
+
+class _ToldError(Exception):
+    """A signal asked us to end."""
+
+
+def _running(loop: Loop) -> list[Record]:
+    return [r for r in loop.state.records.values() if r.pid is not None]
+
+
+def _name(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @override
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(app: Any, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
+    server = _Server(config)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        server.should_exit = True

@@ -1,0 +1,37 @@
+"""What an agent is told at its start: flags, environment and file, merged by the CLI.
+
+May not read any of them itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from llmgw.core.types.messages import Fabric
+
+
+class AgentSettings(Struct, frozen=True, kw_only=True):
+    """`gpus` is auto, none or a file of GPU facts; `names` are further Host names the API answers to.
+
+    `token` is the node token (to control and on the API), `operator_token` opens the API as well; `listen` "" or "none"
+    leaves the API out.
+    """
+
+    controls: tuple[str, ...]
+    node: str
+    state_dir: Path
+    address: str = "127.0.0.1"
+    listen: str = "127.0.0.1:8802"
+    ports: tuple[int, int] = (18000, 18999)
+    pools: tuple[str, ...] = ("default",)
+    labels: dict[str, str] = {}
+    fabrics: dict[str, Fabric] = {}
+    power_w: float | None = None
+    circuit: str | None = None
+    gpus: str = "auto"
+    token: str = ""
+    operator_token: str = ""
+    insecure: bool = False
+    names: tuple[str, ...] = ()

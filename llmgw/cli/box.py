@@ -1,0 +1,163 @@
+"""`llmgw up` and `down`: control, agent and gateway of one box together, in the foreground.
+
+Answers for: which parts there are with which settings, and an end that leaves engines running unless they were named.
+What the parts do is theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, options
+from llmgw.errors import EXIT_OK, LlmgwError, UnreachableError, UsageError
+
+TICK_S = 0.1
+END_S = 20.0
+
+
+def up(
+    *,
+    catalog: options.Catalog = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder for control/ and agent/. [env: LLMGW_STATE_DIR]")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="HOST:PORT of control. [default: 127.0.0.1:8801]")
+    ] = None,
+    gateway: options.Gateway = None,
+    agent: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the agent. [default: 127.0.0.1:8802]")
+    ] = None,
+    node: options.Node = None,
+    ports: options.Ports = None,
+    gpus: options.Gpus = None,
+) -> int:
+    """Run control, agent and gateway on this box, without tokens.
+
+    Ctrl-C ends control and agent; the engines and the gateway keep running.
+    """
+    from llmgw import catalog as catalogs
+    from llmgw.cli.supervise import Part, Supervisor
+
+    given = config.Given({"catalog": catalog, "state_dir": state_dir, "gateway": gateway})
+    places = {
+        "control": config.address(listen or config.CONTROL_LISTEN, "--listen"),
+        "gateway": given.address("gateway", config.GATEWAY_LISTEN),
+        "agent": config.address(agent or config.AGENT_LISTEN, "--agent"),
+    }
+    for name, place in places.items():
+        if not place.loopback:
+            msg = f"up serves this box only, and {place} for the {name} is not loopback"
+            raise UsageError(msg, "run `llmgw control` and `llmgw agent` for more than one box")
+    source = Path(given.text("catalog", str(config.catalog_path())))
+    catalogs.load(source)  # a broken file is said here, once, before anything is started
+    root = given.text("state_dir", "")
+    folders = {p: Path(root) / p if root else config.state_dir(p) for p in ("control", "agent")}
+    extra = {"--node": node, "--ports": ports, "--gpus": gpus}
+    parts = [
+        Part(
+            "control",
+            [
+                *("control", "--catalog", str(source)),
+                *("--inventory", str(folders["control"] / "inventory.db")),
+                *("--listen", str(places["control"]), "--gateway", str(places["gateway"])),
+            ],
+            folders["control"] / "up.log",
+        ),
+        Part(
+            "agent",
+            [
+                *("agent", "--control", places["control"].url),
+                *("--state-dir", str(folders["agent"]), "--listen", str(places["agent"])),
+                *(word for flag, value in extra.items() if value for word in (flag, value)),
+            ],
+            folders["agent"] / "up.log",
+        ),
+    ]
+    peers = {name: ask.Peer(name, place.url, "", "") for name, place in places.items()}
+    return Supervisor(parts, peers).run()
+
+
+def down(
+    *,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="End all engines first: no new requests, then stop.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    control: options.ControlUrl = None,
+) -> int:
+    """End control and the gateway. Engines keep running unless --engines is given."""
+    given = config.Given({"control": control})
+    peer = ask.first(ask.control(given))
+    running = _running(ask.get(peer, "/api/v1/status"))
+    if engines and running:
+        _confirm(running, yes=yes)
+        ask.post(peer, "/api/v1/end", timeout_s=ask.LONG_S)
+        _wait_for_end(peer)
+        running = []
+    ask.post(peer, "/api/v1/shutdown", timeout_s=ask.LONG_S)
+    _wait_gone(peer)
+    _say("control and the gateway have ended")
+    if running:
+        _say(f"{', '.join(running)} keep running; `llmgw up` finds them again")
+    return EXIT_OK
+
+
+def _running(status: Any) -> list[str]:
+    ended = {"stopped", "failed"}
+    return [
+        f"{s['shard']} on {s['node']} (pid {s['pid']})"
+        for r in status["replicas"]
+        for s in r["shards"]
+        if s["state"] not in ended
+    ]
+
+
+def _confirm(running: list[str], *, yes: bool) -> None:
+    """Names what ends, asks on a terminal, refuses without one (contract/cli.md)."""
+    if yes:
+        return
+    what = f"this ends {len(running)} engine{'s' if len(running) > 1 else ''}: {', '.join(running)}"
+    if not sys.stdin.isatty():
+        msg = f"{what}; not asked, because stdin is not a terminal"
+        raise UsageError(msg, "add --yes to mean it")
+    typer.confirm(f"{what}\nEnd them?", abort=True, err=True)
+
+
+def _wait_for_end(peer: ask.Peer) -> None:
+    """Until no engine runs; the engines' own drain and grace bound it. Ctrl-C leaves the wait, not the end."""
+    said = ""
+    try:
+        while running := _running(ask.get(peer, "/api/v1/status")):
+            now = f"ending: {', '.join(running)}"
+            if now != said:
+                _say(now)
+            said = now
+            time.sleep(5 * TICK_S)
+    except KeyboardInterrupt:
+        _say("not waiting any longer; the engines go on ending, control keeps running")
+        raise
+
+
+def _wait_gone(peer: ask.Peer) -> None:
+    give_up = time.monotonic() + END_S
+    while time.monotonic() < give_up:
+        try:
+            ask.get(peer, "/healthz", timeout_s=2.0)
+        except UnreachableError:
+            return
+        except LlmgwError:
+            pass
+        time.sleep(TICK_S)
+    msg = f"control at {peer.place} still answers {END_S:.0f} s after it was asked to end"
+    raise LlmgwError(msg, "look at its log; `kill` ends it and leaves the engines")
+
+
+def _say(text: str) -> None:
+    print(f"llmgw: {text}", file=sys.stderr)  # noqa: T201

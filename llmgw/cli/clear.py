@@ -1,0 +1,22 @@
+"""`llmgw clear`: let a model that was given up start again. May not decide whether it should."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, options
+
+
+def clear(
+    name: Annotated[str, typer.Argument(metavar="REPLICA|MODEL", help="What to clear.")],
+    control: options.ControlUrl = None,
+) -> None:
+    """Forget the failures of a model that was given up, so that it may start again."""
+    peer = ask.first(ask.control(config.Given({"control": control})))
+    answer = ask.post(peer, f"/api/v1/replicas/{quote(name, safe='')}/clear")
+    model = (answer or {}).get("model", name)
+    typer.echo(f"cleared {model}: it may start again")

@@ -1,0 +1,274 @@
+"""`llmgw control`, `agent`, `gateway`: read the settings, start the log, run the part in the foreground.
+
+Answers for: the names and forms of their settings. What a value means is the part's business.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmgw import config
+from llmgw.cli import options
+from llmgw.errors import UsageError
+
+AGENT_KEYS = (
+    "control",
+    "node",
+    "state_dir",
+    "address",
+    "listen",
+    "ports",
+    "pool",
+    "label",
+    "fabric",
+    "power_w",
+    "circuit",
+    "gpus",
+    "insecure",
+)
+
+
+def control(
+    *,
+    catalog: options.Catalog = None,
+    inventory: options.Inventory = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of the API. [env: LLMGW_LISTEN] [default: 127.0.0.1:8801]"),
+    ] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of the gateway it starts, or none. [env: LLMGW_GATEWAY] "
+            "[default: 127.0.0.1:8800]"
+        ),
+    ] = None,
+    settle_timeout: Annotated[
+        str | None,
+        typer.Option(
+            help="How long to wait for known nodes before acting. [env: LLMGW_SETTLE_TIMEOUT] "
+            "[default: 60s]"
+        ),
+    ] = None,
+    keep_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--keep-unknown", help="Leave engines that nothing claims. [env: LLMGW_KEEP_UNKNOWN]"
+        ),
+    ] = False,
+    insecure: options.Insecure = False,
+) -> int:
+    """Run the control plane: it decides what runs where.
+
+    TERM or Ctrl-C ends it and nothing else: engines and the gateway keep running. HUP reloads the catalog.
+    """
+    given = config.Given(
+        {
+            "catalog": catalog,
+            "inventory": inventory,
+            "listen": listen,
+            "gateway": gateway,
+            "settle_timeout": settle_timeout,
+            "keep_unknown": keep_unknown,
+            "insecure": insecure,
+        }
+    )
+    from llmgw.catalog.units import parse_duration
+    from llmgw.cli import log
+    from llmgw.control.main import run
+    from llmgw.control.settings import ControlSettings
+
+    log.configure()
+    file = Path(given.text("inventory", str(config.inventory_path())))
+    gateway_place = None
+    if given.text("gateway", "") != "none":
+        gateway_place = given.address("gateway", config.GATEWAY_LISTEN)
+    return run(
+        ControlSettings(
+            catalog=Path(given.text("catalog", str(config.catalog_path()))),
+            state_dir=file.parent,
+            inventory=file,
+            listen=given.address("listen", config.CONTROL_LISTEN),
+            gateway=gateway_place,
+            settle_timeout_s=parse_duration(given.text("settle_timeout", "60s")) or 0.0,
+            keep_unknown=given.switch("keep_unknown"),
+            token=config.token("LLMGW_TOKEN", file.parent / "token"),
+            node_token=config.token("LLMGW_NODE_TOKEN", file.parent / "node-token"),
+            insecure=given.switch("insecure"),
+        )
+    )
+
+
+def agent(
+    *,
+    control: options.ControlUrls = None,
+    node: options.Node = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the journal and the engines' logs.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="This node's address for control and gateway; engines bind it. "
+            "[env: LLMGW_ADDRESS] [default: 127.0.0.1]"
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of the read-only API, or none. [env: LLMGW_LISTEN] "
+            "[default: port 8802 of the address]"
+        ),
+    ] = None,
+    ports: options.Ports = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(help="A pool this node is in. May be repeated. [env: LLMGW_POOL]"),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V", help="A label. May be repeated. [env: LLMGW_LABEL]"),
+    ] = None,
+    fabric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=ADDR[:HCA,...]",
+            help="A fast network this node is on. May be repeated. [env: LLMGW_FABRIC]",
+        ),
+    ] = None,
+    power_w: Annotated[
+        float | None,
+        typer.Option("--power-w", help="Watts this node may draw. [env: LLMGW_POWER_W]"),
+    ] = None,
+    circuit: Annotated[
+        str | None, typer.Option(help="Breaker panel it hangs on. [env: LLMGW_CIRCUIT]")
+    ] = None,
+    gpus: options.Gpus = None,
+    insecure: options.Insecure = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", help="The same settings as a YAML file. [env: LLMGW_CONFIG]"),
+    ] = None,
+) -> int:
+    """Run this node's agent: it owns the engines' processes.
+
+    TERM or Ctrl-C ends it and leaves the engines running.
+    """
+    flags = {
+        "control": control,
+        "node": node,
+        "state_dir": state_dir,
+        "address": address,
+        "listen": listen,
+        "ports": ports,
+        "pool": pool,
+        "label": label,
+        "fabric": fabric,
+        "power_w": power_w,
+        "circuit": circuit,
+        "gpus": gpus,
+        "insecure": insecure,
+    }
+    path = Path(config.Given({"config": config_file}).text("config", ""))
+    file = config.read_file(path, AGENT_KEYS) if path.name else None
+    given = config.Given(flags, file=file, path=path)
+    from llmgw.agent.run import run
+    from llmgw.agent.settings import AgentSettings
+    from llmgw.cli import log
+
+    log.configure()
+    where = given.text("address", "127.0.0.1")
+    # Not LLMGW_STATE_DIR: that is the folder of all parts, of which `state_dir` takes agent/.
+    folder = Path(str(state_dir or (file or {}).get("state_dir") or config.state_dir("agent")))
+    return run(
+        AgentSettings(
+            controls=given.items("control", [config.CONTROL_URL]),
+            node=given.text("node", _host_name()),
+            state_dir=folder,
+            address=where,
+            listen=given.text("listen", str(config.Address(where, 8802))),
+            ports=_ports(given),
+            pools=given.items("pool", ["default"]),
+            labels=given.pairs("label"),
+            fabrics=_fabrics(given),
+            power_w=given.number("power_w"),
+            circuit=given.text("circuit", "") or None,
+            gpus=given.text("gpus", "auto"),
+            token=config.token("LLMGW_NODE_TOKEN", folder / "token"),
+            operator_token=config.token("LLMGW_TOKEN"),
+            insecure=given.switch("insecure"),
+        )
+    )
+
+
+def gateway(
+    *,
+    control: options.ControlUrls = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT for clients. [env: LLMGW_LISTEN] [default: 127.0.0.1:8800]"),
+    ] = None,
+    insecure: options.Insecure = False,
+    state_dir: Annotated[Path | None, typer.Option(help="Folder of the last route table.")] = None,
+    listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None,
+) -> int:
+    """Run a gateway: the OpenAI API for clients.
+
+    TERM ends it once the requests in flight are done.
+    """
+    from llmgw.cli import log
+    from llmgw.gateway.main import run
+    from llmgw.gateway.settings import GatewaySettings
+
+    given = config.Given({"control": control, "listen": listen, "insecure": insecure})
+    log.configure()
+    folder = state_dir or config.state_dir("gateway")
+    return run(
+        GatewaySettings(
+            controls=given.items("control", [config.CONTROL_URL]),
+            state_dir=folder,
+            listen=None if listen_fd is not None else given.text("listen", config.GATEWAY_LISTEN),
+            listen_fd=listen_fd,
+            token=config.token("LLMGW_NODE_TOKEN", folder / "token"),
+            insecure=given.switch("insecure"),
+        )
+    )
+
+
+def _host_name() -> str:
+    """The host's short name, as a name that agents and paths can take."""
+    short = socket.gethostname().partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", short).strip("-._")[:63] or "node"
+
+
+def _ports(given: config.Given) -> tuple[int, int]:
+    text = given.text("ports", "18000-18999")
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    low, high = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 0 < low <= high < 1 << 16:
+        msg = f"ports: {text!r} is not a range of ports"
+        raise UsageError(msg, "write it like 18000-18999")
+    return low, high
+
+
+def _fabrics(given: config.Given) -> dict[str, Any]:
+    """`ib0=10.1.0.11:mlx5_0,mlx5_1`; in the environment the commas between HCAs look like those between fabrics."""
+    from llmgw.core.types.messages import Fabric
+
+    whole: list[str] = []
+    for item in given.items("fabric"):
+        if whole and "=" not in item:
+            whole[-1] += f",{item}"
+        else:
+            whole.append(item)
+    found = {}
+    for name, value in config.Given({"fabric": whole}, {}).pairs("fabric").items():
+        host, _, hcas = value.removeprefix("[").partition("]:" if value.startswith("[") else ":")
+        names = tuple(hca.strip() for hca in hcas.split(",") if hca.strip())
+        found[name] = Fabric(address=host.removesuffix("]"), hcas=names)
+    return found

@@ -1,0 +1,123 @@
+"""The one door out: what a command returned or raised becomes an exit code and at most two lines on stderr.
+
+Answers for: exit codes of contract/cli.md, no traceback unless asked for, no secret in a bug report. It may not know
+any verb.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from llmgw import __version__
+from llmgw.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LlmgwError, UsageError
+
+#: As if killed by SIGPIPE: what shells expect of a program whose reader left.
+EXIT_PIPE = 141
+SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN")
+
+
+def run(argv: list[str]) -> int:
+    from llmgw.cli import app
+
+    argv, debug = _anywhere(argv)
+    return through(lambda: app(argv, prog_name="llmgw", standalone_mode=False), debug=debug)
+
+
+def _anywhere(argv: list[str]) -> tuple[list[str], bool]:
+    """`--color X` and `--debug` may stand anywhere; typer wants them in front of the verb."""
+    front, rest, left = [], [], list(argv)
+    while left:
+        word = left.pop(0)
+        if word == "--":
+            rest += [word, *left]
+            break
+        if word == "--debug" or word.startswith("--color="):
+            front.append(word)
+        elif word == "--color" and left:
+            front += [word, left.pop(0)]
+        else:
+            rest.append(word)
+    return [*front, *rest], "--debug" in front
+
+
+def through(call: Callable[[], object], *, debug: bool = False) -> int:
+    try:
+        code = call()
+        sys.stdout.flush()
+    except LlmgwError as e:
+        return tell(e)
+    except typer.TyperException as e:
+        return _misuse(e)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except (BrokenPipeError, SystemExit):
+        # The reader left (`llmgw status | head -1`), which typer turns into SystemExit: nothing to say or to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except Exception as e:  # noqa: BLE001 - the one place where a bug ends
+        if debug:
+            traceback.print_exc()
+        return _bug(e)
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def tell(error: LlmgwError) -> int:
+    print(f"llmgw: {error.message}", file=sys.stderr)  # noqa: T201
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)  # noqa: T201
+    return error.exit_code
+
+
+def _misuse(error: typer.TyperException) -> int:
+    """A usage error; without any command the help is the answer."""
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        print(message, file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    context = getattr(error, "ctx", None)
+    said, near = message, ""
+    for mark in (" Did you mean ", " (Possible options: "):
+        if mark in message:
+            said, _, near = message.partition(mark)
+    hint = f"did you mean {near.rstrip('?)')}?" if near else ""
+    hint = hint or f"`{context.command_path if context else 'llmgw'} --help` shows what there is"
+    return tell(UsageError(said[:1].lower() + said[1:].rstrip("."), hint))
+
+
+def _bug(error: Exception) -> int:
+    said = " ".join(str(error).split())[:200]
+    where = _report(error)
+    line = f"llmgw: a bug: {type(error).__name__}: {_redacted(said)}; report in {where}"
+    print(line, file=sys.stderr)  # noqa: T201
+    return EXIT_BUG
+
+
+def _report(error: Exception) -> Path:
+    """Traceback and versions, ready to paste; no environment, and no token that may have got into a message."""
+    lines = [
+        f"llmgw {__version__}, Python {sys.version.split()[0]}, {os.uname().sysname} {os.uname().release}",
+        f"command: llmgw {' '.join(sys.argv[1:])}",
+        "",
+        *traceback.format_exception(error),
+    ]
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    handle, name = tempfile.mkstemp(prefix=f"llmgw-bug-{stamp}-", suffix=".txt")  # 0600
+    with os.fdopen(handle, "w") as file:
+        file.write(_redacted("\n".join(lines)))
+    return Path(name)
+
+
+def _redacted(text: str) -> str:
+    for name in SECRETS:
+        if value := os.environ.get(name, "").strip():
+            text = text.replace(value, "***")
+    return re.sub(r"(?i)(bearer )\S+", r"\1***", text)

@@ -1,0 +1,115 @@
+"""`llmgw status`: the fleet as control sees it; with control away, what this box's agent knows.
+
+Answers for: whom to ask, and the exit code. Imports neither httpx, rich nor msgspec for a plain answer (P10).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated, Any, Literal
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, options
+from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN, LlmgwError, UnreachableError
+from llmgw.render import status as words
+from llmgw.render.page import look, plain, show
+
+WATCH_S = 2.0
+CLEAR = "\x1b[H\x1b[J"
+Json = dict[str, Any]
+
+
+def status(
+    context: typer.Context,
+    *,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Only this node, model, alias or replica.")
+    ] = "",
+    output: Annotated[
+        Literal["table", "wide", "json"], typer.Option("-o", "--output", help="Form of the answer.")
+    ] = "table",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again every 2 s, until Ctrl-C.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Quiet when all is well; else one line and exit 1.")
+    ] = False,
+    control: options.ControlUrl = None,
+) -> int:
+    """Show nodes, GPUs, models and replicas. Exit 3: only this box's agent answered, or nobody."""
+    given = config.Given({"control": control})
+    color = context.find_root().params["_color"]
+    if check:
+        return _check(given, output)
+    if not watch:
+        found, code = _fetch(given)
+        _print(found, name, output, color)
+        return code
+    found, _ = _fetch(given)
+    while True:
+        seen = look(color)
+        if output == "json":
+            sys.stdout.write(json.dumps(found) + "\n")  # a stream is JSON Lines
+            sys.stdout.flush()
+        else:
+            if seen.terminal:
+                sys.stdout.write(CLEAR)
+            _print(found, name, output, color)
+        time.sleep(WATCH_S)
+        found = _again(given, found)
+
+
+def _fetch(given: config.Given) -> tuple[Json, int]:
+    """The status and the exit code that its source deserves."""
+    away = UnreachableError("no control was named")
+    for peer in ask.control(given):
+        try:
+            found: Json = ask.get(peer, "/api/v1/status")
+        except UnreachableError as e:
+            away = e
+            continue
+        return found, EXIT_OK
+    try:
+        local: Json = ask.get(ask.agent(given.text("agent", config.AGENT_URL)), "/v1/status")
+    except UnreachableError as e:
+        message = f"{away.message}; {e.message}"
+        raise UnreachableError(message, away.hint) from e
+    print(f"llmgw: {away.message}; this is what the agent on this box knows", file=sys.stderr)  # noqa: T201
+    return local, EXIT_UNKNOWN
+
+
+def _again(given: config.Given, last: Json) -> Json:
+    """A control that restarts meanwhile does not end the watch; the last picture stays."""
+    try:
+        return _fetch(given)[0]
+    except UnreachableError as e:
+        print(f"llmgw: {e.message}", file=sys.stderr)  # noqa: T201
+        return last
+
+
+def _print(found: Json, name: str, output: str, color: str) -> None:
+    if name and not words.known(found, name):
+        known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
+        msg = f"there is no node, model or replica called {name!r}"
+        raise LlmgwError(msg, f"known: {', '.join(known) or 'nothing'}", code="not_found")
+    if output == "json":
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        now_s = time.time()  # noqa: TID251 - ages on a screen are wall time
+        show(words.page(found, name=name, wide=output == "wide", now_s=now_s), look(color))
+
+
+def _check(given: config.Given, output: str) -> int:
+    """For cron: nothing when well, one line when not."""
+    found, code = _fetch(given)
+    wrong = words.complaints(found)
+    if output == "json":
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    elif wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        sys.stdout.write(plain([f"degraded: {wrong[0].removeprefix('warning: ')}{more}"]))
+    return code or (EXIT_DIFFERENCE if wrong else EXIT_OK)

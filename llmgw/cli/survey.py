@@ -1,0 +1,91 @@
+"""The fleet's picture without a running control, out of report files or from the agents; and the plan made of it.
+
+Answers for: the same functions as control's (`fresh`, `decide`, `plan_document`), fed from elsewhere. May not change
+anything: no session, no write, and the inventory is only read (A53).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from llmgw.cli import ask
+from llmgw.core.reconcile.decide import decide
+from llmgw.core.reconcile.fresh import Memory
+from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.state import State
+from llmgw.errors import EXIT_UNKNOWN, LlmgwError, UsageError
+from llmgw.wire import decode_reports, report_of
+from llmgw.wire.plan import plan_document
+
+AGENTS_AT_ONCE = 16
+
+
+class Found(NamedTuple):
+    """Reports that came in, and what could not be asked, in words."""
+
+    reports: tuple[NodeReport, ...]
+    notes: tuple[str, ...] = ()
+    #: whole: every node there may be was among those asked
+    whole: bool = True
+
+
+def from_files(files: Sequence[Path]) -> Found:
+    found: list[NodeReport] = []
+    for file in files:
+        try:
+            found += decode_reports(file.read_bytes())
+        except OSError as e:
+            msg = f"cannot read the report {file}: {(e.strerror or str(e)).lower()}"
+            raise UsageError(msg, "a report is what an agent answers at /v1/inventory") from e
+        except LlmgwError as e:
+            msg = f"{file}: {e.message}"
+            raise LlmgwError(
+                msg, e.hint or "a report is what an agent answers at /v1/inventory"
+            ) from e
+    return Found(tuple(found))
+
+
+def from_agents(memory: Memory, local_url: str) -> Found:
+    """Every node of the last picture by its `inspect` address; one that has none is on loopback: this box's agent.
+
+    With no picture at all only this box's agent can be asked, and that is not the whole fleet.
+    """
+    urls = {report.node: report.inspect or local_url for report, _ in memory.nodes}
+    asked = sorted(set(urls.values())) or [local_url]
+    with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
+        answers = list(pool.map(_inventory, asked))
+    reports = tuple(a for a in answers if isinstance(a, NodeReport))
+    notes = tuple(a.message for a in answers if isinstance(a, LlmgwError))
+    if not reports:
+        last = answers[-1]
+        assert isinstance(last, LlmgwError)
+        raise last
+    return Found(reports, notes, whole=bool(urls))
+
+
+def _inventory(url: str) -> NodeReport | LlmgwError:
+    try:
+        return report_of(ask.get(ask.agent(url), "/v1/inventory"))
+    except LlmgwError as e:
+        return e
+
+
+def plan(state: State, found: Found, *, source: str, allow_partial: bool) -> dict[str, Any]:
+    """What the first pass after settling would decide, as a document (A52)."""
+    document = plan_document(
+        decide(state, 0.0),
+        source=source,
+        generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        allow_partial=allow_partial,
+        nodes=state.nodes,
+    )
+    if not found.whole:
+        document["complete"] = False
+        document["warnings"].append("only this box's agent was asked: the inventory names no node")
+        if not allow_partial:
+            document["exit_code"] = EXIT_UNKNOWN
+    return document

@@ -1,0 +1,129 @@
+"""Who may speak to control at all: host, origin, content type, token, size (contract/http.md).
+
+Answers for: refusing before anything is read. Agents execute what control sends, so a web page that a person on this
+box has open must not reach it, nor may a stranger. It may not know what a request is about beyond its path.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llmgw.control.settings import allowed_host
+from llmgw.errors import CatalogError, LlmgwError, UnauthorisedError
+
+#: A node with thousands of shards stays far below.
+BODY_BYTES = 32 << 20
+_SERVER = 500
+_OPEN = frozenset({"/healthz", "/readyz"})
+_NODES = ("/agent/v1/", "/gateway/v1/")
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    410: "gone_error",
+}
+
+
+class Tokens:
+    """`nodes` are those of agents and gateways; the operators' opens everything. None set: all are welcome."""
+
+    def __init__(self, operator: str, nodes: Iterable[str]) -> None:
+        self._operator = [operator] if operator else []
+        self._nodes = [n for n in nodes if n]
+
+    def add_node(self, token: str) -> None:
+        """One that a gateway was started with before the settings changed."""
+        if token and token not in self._nodes and (self._nodes or self._operator):
+            self._nodes.append(token)
+
+    def check(self, path: str, given: str) -> None:
+        if path in _OPEN:
+            return
+        nodes = path.startswith(_NODES)
+        wanted = self._operator + (self._nodes if nodes else [])
+        # Every one is compared, so that time does not tell which was near.
+        matches = [hmac.compare_digest(given.encode(), w.encode()) for w in wanted]
+        if wanted and not any(matches):
+            name = "LLMGW_NODE_TOKEN" if nodes else "LLMGW_TOKEN"
+            msg = "the token is wrong" if given else "a token is needed and none was sent"
+            raise UnauthorisedError(msg, f"set {name} to control's")
+
+
+class Guard:
+    """The outermost ASGI application."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens, own_host: str) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._own_host = own_host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self._same_site(headers)
+            self._json_only(headers)
+            self._tokens.check(scope["path"], _bearer(headers))
+        except LlmgwError as e:
+            await refusal(e)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _same_site(self, headers: dict[bytes, bytes]) -> None:
+        """A browser says where a request comes from; ours is no site that a page may call."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not allowed_host(host, self._own_host):
+            msg = f"host {host[:80]!r} is not this control"
+            hint = f"use an IP address, localhost or {self._own_host}"
+            raise LlmgwError(msg, hint, code="forbidden_host", status=403)
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        site = headers.get(b"sec-fetch-site", b"same-origin").decode("latin-1")
+        own = origin.partition("://")[2] == host
+        if (origin and not own) or site != "same-origin":
+            msg = "requests from web pages of other sites are refused"
+            hint = "use llmgw, curl, or a page that control itself serves"
+            raise LlmgwError(msg, hint, code="forbidden_origin", status=403)
+
+    def _json_only(self, headers: dict[bytes, bytes]) -> None:
+        said = headers.get(b"content-type", b"").decode("latin-1")
+        has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        kind = said.partition(";")[0].strip().lower()
+        if (said or has_body) and kind != "application/json":
+            msg = f"a body of type {kind[:60] or 'unknown'} is refused"
+            hint = "send JSON and say so: Content-Type: application/json"
+            raise LlmgwError(msg, hint, code="forbidden_content_type", status=403)
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str:
+    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+async def body(request: Request) -> bytes:
+    """The request's body, up to the limit."""
+    parts = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > BODY_BYTES:
+            msg = f"the body is larger than {BODY_BYTES >> 20} MiB"
+            raise LlmgwError(msg, "send less", code="too_large", status=413)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def refusal(e: LlmgwError) -> Response:
+    kind = _TYPES.get(e.status, "server_error" if e.status >= _SERVER else "invalid_request_error")
+    error: dict[str, object] = {"message": e.message, "type": kind, "code": e.code, "hint": e.hint}
+    if isinstance(e, CatalogError):
+        error["problems"] = list(e.problems)
+    headers = {"WWW-Authenticate": "Bearer"} if isinstance(e, UnauthorisedError) else {}
+    return Response(msgspec.json.encode({"error": error}), e.status, headers, "application/json")

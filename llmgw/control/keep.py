@@ -1,0 +1,113 @@
+"""What is worth a write: compares the state with what the inventory has, and saves the difference in one commit a pass.
+
+Answers for: persist, then send; and for going on without history when the file cannot be written (F13, F15). It may not
+hold anything up for longer than one bounded try, nor decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from llmgw.control.picture import Change, Moment, believed, picture, unreachable
+from llmgw.control.store import Store, StoreError
+from llmgw.control.story import Story
+from llmgw.core.types.state import Node, State
+
+#: After a failed write the file is left alone for this long: a locked one would cost every pass its patience.
+PAUSE_S = 5.0
+
+
+class Keeper:
+    """`problem`: why history is not kept right now, for `status`; "" while all is well."""
+
+    def __init__(self, store: Store, story: Story) -> None:
+        self.store = store
+        self.story = story
+        self.problem = ""
+        self.sources: dict[str, str] = {}
+        self.gateway: dict[str, Any] = {}
+        self._again_s = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known to be in the file."""
+        self._nodes: dict[str, Node] = {}
+        self._marks: dict[str, Any] = {}
+        self._draining: Any = None
+        self._failures: Any = None
+        self._sources: Any = None
+        self._gateway: Any = None
+        self._epoch = 0
+
+    def keep(self, state: State, now: Moment, *, durable: bool, all_of_it: bool = False) -> bool:
+        """Save what differs; True when everything of `state` that matters is in the file."""
+        if now.mono < self._again_s and not all_of_it:
+            return False
+        try:
+            if self.store.closed:
+                self._forget()
+                self.store.open()
+            if self._epoch < state.epoch:
+                if self.store.epoch() < state.epoch:
+                    self.store.write_epoch(state.epoch, state.leader_uuid)
+                self._epoch = state.epoch
+            change = self._change(state, now, durable=durable, all_of_it=all_of_it)
+            if change:
+                self.store.save(change, now)
+                self._saved(state, change)
+        except StoreError as e:
+            self._failed(e, now)
+            return False
+        if self.problem:
+            self.story.tell("inventory", f"{self.store.path} is written again")
+            self.problem = ""
+        return True
+
+    def _failed(self, e: StoreError, now: Moment) -> None:
+        if not self.problem:
+            why = f"the inventory is not written, going on without history: {e.message}"
+            self.story.tell("inventory", why, level="warning", hint=e.hint)
+        self.problem = f"history is not kept: {e.message}"
+        self._again_s = now.mono + PAUSE_S
+        if not e.busy:
+            self.store.close()  # removed, replaced or broken: the next try opens what is there, or makes a new one
+
+    def _change(self, state: State, now: Moment, *, durable: bool, all_of_it: bool) -> Change:
+        changed = {
+            name: node
+            for name, node in state.nodes.items()
+            if all_of_it
+            or (node is not self._nodes.get(name) and _mark(state, node) != self._marks.get(name))
+        }
+        return Change(
+            nodes={name: picture(state, node, now) for name, node in changed.items()},
+            gone=tuple(name for name in self._marks if name not in state.nodes),
+            draining=None if state.draining == self._draining else state.draining,
+            failures=None if state.failures == self._failures else state.failures,
+            sources=None if self.sources == self._sources else self.sources,
+            gateway=None if self.gateway == self._gateway else self.gateway,
+            events=tuple(self.story.unsaved),
+            durable=durable,
+        )
+
+    def _saved(self, state: State, change: Change) -> None:
+        self._nodes = dict(state.nodes)
+        self._marks = {
+            name: _mark(state, node) if name in change.nodes else self._marks[name]
+            for name, node in state.nodes.items()
+        }
+        self._draining, self._failures = state.draining, state.failures
+        self._sources, self._gateway = self.sources, self.gateway
+        self.story.unsaved.clear()
+
+
+def _mark(state: State, node: Node) -> Any:
+    """Equal while nothing changed that a later control would miss; figures that every heartbeat brings are left out."""
+    report = believed(node)
+    shards = tuple(replace(s, progress=None, last_request_age_s=None) for s in report.shards)
+    gpus = None if report.gpus is None else tuple(g.uuid for g in report.gpus)
+    steady = replace(report, shards=shards, gpus=None, foreign=())
+    return (msgspec.structs.astuple(steady), gpus, unreachable(state, node))

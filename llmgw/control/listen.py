@@ -1,0 +1,77 @@
+"""Listening sockets, and whose a taken port is. May not know what is served on them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+from llmgw.config import Address
+from llmgw.errors import LlmgwError
+
+PROC = Path("/proc")
+BACKLOG = 4096
+_LISTEN = "0A"
+
+
+class PortTakenError(LlmgwError):
+    """`pid` and `command` of the holder, 0 and "" where /proc does not tell."""
+
+    code = "port_taken"
+
+    def __init__(self, what: str, where: Address, option: str, pid: int, command: str) -> None:
+        by = f" by pid {pid} ({command})" if pid else ""
+        msg = f"{what} cannot listen on {where}: the port is in use{by}"
+        super().__init__(msg, f"end that program, or choose another port: {option} HOST:PORT")
+        self.pid = pid
+        self.command = command
+
+
+def bound(where: Address, what: str, option: str) -> socket.socket:
+    """Listens already; closed on exec unless it is passed on by its number."""
+    try:
+        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        family, kind, proto, _, place = found[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as e:
+        msg = f"{what} cannot listen on {where}: {e.strerror}"
+        raise LlmgwError(msg, f"choose another address: {option} HOST:PORT") from e
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(place)
+        sock.listen(BACKLOG)
+    except OSError as e:
+        sock.close()
+        if e.errno == errno.EADDRINUSE:
+            raise PortTakenError(what, where, option, *holder(where.port)) from e
+        msg = f"{what} cannot listen on {where}: {e.strerror}"
+        raise LlmgwError(msg, f"choose another address: {option} HOST:PORT") from e
+    return sock
+
+
+def holder(port: int) -> tuple[int, str]:
+    """Pid and command of the program that listens on a port of this box; (0, "") where /proc does not say."""
+    inodes = {f"socket:[{inode}]" for inode in _inodes(port)}
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            links = [str(fd.readlink()) for fd in (folder / "fd").iterdir()]
+            if inodes.intersection(links):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                return int(folder.name), b" ".join(words).decode(errors="replace").strip()[:120]
+        except OSError:
+            continue
+    return 0, ""
+
+
+def _inodes(port: int) -> set[str]:
+    found = set()
+    for name in ("net/tcp", "net/tcp6"):
+        try:
+            lines = (PROC / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found

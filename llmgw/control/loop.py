@@ -1,0 +1,357 @@
+"""The one writer of control: it takes what came in, looks at the whole, acts, keeps, sends and publishes.
+
+Answers for: one task owns the state, a pass is never interrupted (no await in it), persist before send, one answer to
+every question in its order. What is right for the fleet is the core's; how long a file may take is `keep`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from llmgw.control import store as stores
+from llmgw.control.apply import Applied, Performer
+from llmgw.control.catalogs import Catalogs
+from llmgw.control.crash import crash
+from llmgw.control.keep import Keeper
+from llmgw.control.lease import Lease
+from llmgw.control.picture import Moment, memory_of
+from llmgw.control.sessions import Sessions
+from llmgw.control.settings import ControlSettings
+from llmgw.control.store import Store, StoreError
+from llmgw.control.story import KEPT, Story
+from llmgw.control.teller import Teller
+from llmgw.core import route
+from llmgw.core.adopt.survey import Survey, survey
+from llmgw.core.reconcile.decide import decide
+from llmgw.core.reconcile.fresh import started
+from llmgw.core.reconcile.observe import observe
+from llmgw.core.types.messages import ForgetShard, SendReport, Token
+from llmgw.core.types.plan import Plan
+from llmgw.core.types.routes import RouteTable
+from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
+from llmgw.errors import LlmgwError
+
+#: A pass at least this often, less often only where passes themselves take long.
+TICK_S = 1.0
+#: No more than one part in so many of a core goes into passes that nothing asked for.
+REST = 10
+T = TypeVar("T")
+
+
+class Ask(Generic[T]):
+    """Something done in the writer's turn: `fold` first, `answer` when the pass it set off is over."""
+
+    def __init__(self, fold: Callable[[float], T], answer: Callable[[T], Any]) -> None:
+        self.fold = fold
+        self.answer = answer
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.folded: T | None = None
+        self.failed = False
+
+    def fail(self, error: BaseException) -> None:
+        self.failed = True
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Control:
+    """Everything a request may look at is an immutable value here: `state`, `found`, `plan`, `routes`."""
+
+    def __init__(
+        self,
+        settings: ControlSettings,
+        *,
+        store: Store,
+        lease: Lease,
+        story: Story,
+        clock: Callable[[], float] = time.monotonic,
+        moment: Callable[[float], Moment] = stores.moment,
+    ) -> None:
+        self.settings = settings
+        #: never a configured name: two of one name would each take themselves for the other (F32)
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.story = story
+        self.store = store
+        self.lease = lease
+        self.sessions = Sessions()
+        self.keeper = Keeper(store, story)
+        self.catalogs = Catalogs(settings.catalog, story)
+        self.teller = Teller(story)
+        self.clock = clock
+        self.moment = moment
+        self.state = State()
+        self.found = Survey((), ())
+        self.plan = Plan()
+        self.decided_s = 0.0
+        self.routes = RouteTable()
+        self.published = asyncio.Event()
+        self.leading = False
+        #: why this control does not lead; and nodes that obey another one (contract/http.md "two_leaders")
+        self.follows = "does not lead yet"
+        self.rivals: dict[str, str] = {}
+        self.fault = ""
+        #: highest epoch and route table that agents and gateways have told of
+        self.epoch_seen = 0
+        self.table_seen = 0
+        self.passes = 0
+        self.closing = False
+        self.done_by: list[Callable[[Survey, Applied], None]] = []
+        #: what other parts have to complain of, for `status`
+        self.notices: list[Callable[[], str]] = [lambda: self.keeper.problem]
+        self._asks: list[Ask[Any]] = []
+        self._wake = asyncio.Event()
+        self._due_s = 0.0
+        self._led = False
+
+    # -- from outside
+
+    async def ask(
+        self,
+        fold: Callable[[float], T],
+        answer: Callable[[T], Any] = lambda x: x,
+        *,
+        urgent: bool = True,
+    ) -> Any:
+        """`fold(now)` in the writer's turn, then `answer(what it gave)`; not urgent: no pass is made for it."""
+        if self.closing:
+            msg = "control is on its way out"
+            raise LlmgwError(msg, "ask again in a moment", code="closing", status=503)
+        ask = Ask(fold, answer)
+        self._asks.append(ask)
+        if urgent:
+            self._due_s = 0.0
+        self._wake.set()
+        return await ask.future
+
+    async def observe(self, event: Event) -> None:
+        await self.ask(lambda now: self.fold(event, now))
+
+    def close(self) -> None:
+        """Let the writer end, and every long poll with it."""
+        self.closing = True
+        self.sessions.release()
+        self.published.set()
+        self.story.more.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until closed. A fault in a pass is said and tried again: a bad fact must not end control (F20)."""
+        while not self.closing:
+            wait_s = min(max(self._due_s - self.clock(), 0.0), TICK_S * REST)
+            if not self._asks and wait_s:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+            self._wake.clear()
+            self.turn()
+        for ask in self._asks:
+            ask.fail(LlmgwError("control is on its way out", "ask again in a moment", status=503))
+
+    # -- the pass
+
+    def turn(self) -> None:
+        """Take everything that came in; look and act if something asks for it or it is time."""
+        began = self.clock()
+        now = self.moment(began)
+        self.story.begin(now)
+        asks, self._asks = self._asks, []
+        try:
+            self._silence(now)
+            for ask in asks:
+                self._fold(ask, now)
+            if began >= self._due_s:
+                self._pass(now)
+                self._due_s = began + max(TICK_S, (self.clock() - began) * REST)
+        except LlmgwError:
+            raise
+        except Exception as e:  # noqa: BLE001 - a bug in one pass must not end the routes and the sessions
+            self._broken(e, asks)
+        for ask in asks:
+            if not ask.failed:
+                self._answer(ask)
+
+    def _fold(self, ask: Ask[Any], now: Moment) -> None:
+        """Each fact alone: what cannot be folded is answered with its error and leaves the picture as it was."""
+        before = self.state
+        try:
+            ask.folded = ask.fold(now.mono)
+        except Exception as e:  # noqa: BLE001 - belongs to who asked
+            self.state = before
+            ask.fail(e)
+
+    def _answer(self, ask: Ask[Any]) -> None:
+        try:
+            said = ask.answer(ask.folded)
+        except Exception as e:  # noqa: BLE001 - belongs to who asked
+            ask.fail(e)
+            return
+        if not ask.future.done():
+            ask.future.set_result(said)
+
+    def _broken(self, e: Exception, asks: list[Ask[Any]]) -> None:
+        self.fault = f"a pass failed: {type(e).__name__}: {e}"
+        self.story.log.error(self.fault, kind="bug", exc_info=e)
+        for ask in asks:
+            ask.fail(e)
+        self._due_s = self.clock() + TICK_S
+
+    def fold(self, event: Event, now: float) -> None:
+        self.state = observe(self.state, event, now)
+
+    def _silence(self, now: Moment) -> None:
+        for session in self.sessions.expired(now.mono):
+            why = f"{session.node} at {session.place} is silent"
+            self.story.tell("node_silent", why, level="warning", node=session.node)
+            self.fold(SessionLost(session.node), now.mono)
+
+    def _pass(self, now: Moment) -> None:
+        self.passes += 1
+        self.lease.renew()
+        if not self.leading:
+            self.lead(now)
+        self.fold(Tick(), now.mono)
+        before = self.state
+        found = survey(before)
+        applied = self._decide(found, now)
+        if self.leading:
+            self._announce(found, now)
+        crash("before_persist")
+        durable = any(not isinstance(c, ForgetShard) for _, c in applied.commands)
+        kept = self.leading and self.keeper.keep(self.state, now, durable=durable)
+        crash("after_persist")
+        self._send(applied, now, kept=kept)
+        crash("after_send")
+        self.found = found if self.state is before else survey(self.state)
+        self._publish(now)
+        for callback in self.done_by:
+            callback(found, applied)
+        self.fault = ""
+        self.story.end_pass()
+        crash("before_answer")
+
+    def _decide(self, found: Survey, now: Moment) -> Applied:
+        self.plan, self.decided_s = decide(self.state, now.mono, found), now.mono
+        if not self.leading:
+            return Applied(self.state)
+        if self.rivals:
+            # Asking for a report is refused too, until the other control is gone: its answer ends this.
+            return Applied(self.state, [(node, SendReport()) for node in self.rivals])
+        performer = Performer(self.sessions.reachable, now.wall)
+        applied = performer.apply(self.state, self.plan, now.mono)
+        self.state = applied.state
+        self.teller.found(found)
+        self.teller.plan(self.plan, applied.done)
+        return applied
+
+    def _announce(self, found: Survey, now: Moment) -> None:
+        """What its agent does not run is said once, recorded in this pass's commit, and dropped (A39, A41)."""
+        lacking = [v for v in found.verdicts if v.verdict == "forget"]
+        for v in lacking:
+            self.teller.forgotten(v)
+        alive = {s.incarnation for n in self.state.nodes.values() for s in n.shards if s.holds}
+        if lacking or set(self.state.draining) - alive:
+            gone = frozenset(v.shard.incarnation for v in lacking)
+            self.fold(Announced(gone), now.mono)
+
+    def _send(self, applied: Applied, now: Moment, *, kept: bool) -> None:
+        for node, command in applied.commands:
+            if isinstance(command, ForgetShard) and not kept:
+                continue  # the agent's record is the only one there is
+            self.sessions.send(node, command, now.mono)
+
+    def _publish(self, now: Moment) -> None:
+        """A new table when anything in it changed; drains count from the first one that shows them (A65)."""
+        if not self._led:
+            return
+        table = route.table(self.state, self.found, self.routes.version)
+        fresh = table != self.routes or self.table_seen > self.routes.version
+        if fresh:
+            crash("before_publish")
+            floor = self.state.first_version - 1
+            version = max(floor, self.routes.version, self.table_seen) + 1
+            self.routes = replace(table, version=version)
+            self.published.set()
+            self.published = asyncio.Event()
+            crash("after_publish")
+        if fresh or any(not d.version for d in self.state.draining.values()):
+            draining = route.incarnations(self.routes, "draining")
+            routed = route.incarnations(self.routes, "ready") | draining
+            self.fold(Published(self.routes.version, routed, draining), now.mono)
+
+    # -- leadership
+
+    def lead(self, now: Moment) -> None:
+        """Take a new epoch and start from what is remembered; sessions begin anew, which fences (design.md 3)."""
+        uuid = os.urandom(16).hex()
+        try:
+            self.store.open()
+            crash("before_epoch")
+            epoch = self.lease.acquire(uuid, self.epoch_seen)
+            crash("after_epoch")
+            memory = memory_of(self.state, 0.0) if self._led else self.store.memory(now)
+            if not self._led:
+                self.story.recall(self.store.events(KEPT))
+                self.catalogs.first(self.store.sources())
+                self.keeper.gateway = self.store.gateway()
+        except StoreError as e:
+            self.lose(f"does not lead, no epoch can be stored: {e.message}")
+            return
+        self.keeper.sources = self.catalogs.sources
+        state = started(
+            self.catalogs.catalog,
+            memory,
+            now=now.mono,
+            settle_timeout_s=self.settings.settle_timeout_s,
+            keep_unknown=self.settings.keep_unknown,
+        )
+        self.state = replace(state, epoch=epoch, leader_uuid=uuid, gateways=self.state.gateways)
+        self.sessions.end_all()
+        self.leading = self._led = True
+        self.follows = ""
+        nodes = ", ".join(sorted(self.state.nodes)) or "nobody is"
+        self.story.tell("leader", f"leads with epoch {epoch}; expected: {nodes}", epoch=epoch)
+
+    def lose(self, why: str) -> None:
+        """Decide nothing until an epoch can be stored; routes and sessions go on (F15)."""
+        self.leading = False
+        self.follows = why
+        self.story.once("blocked", "blocked", why, level="warning")
+
+    def fence(self, epoch_seen: int, leader_uuid: str | None, now: float) -> None:
+        """An agent knows an epoch that is not ours: ask the lease, and if it is still ours rise above (F16, F33)."""
+        self.epoch_seen = max(self.epoch_seen, epoch_seen)
+        ours = (self.state.epoch, self.state.leader_uuid)
+        if not self.leading or epoch_seen < ours[0] or (epoch_seen, leader_uuid) == ours:
+            return
+        self.lease.renew()
+        try:
+            epoch = self.lease.acquire(ours[1], epoch_seen)
+        except StoreError as e:
+            self.lose(
+                f"does not lead, epoch {epoch_seen} was seen and no higher one can be stored: {e.message}"
+            )
+            return
+        whom = f"epoch {epoch_seen} of leader {leader_uuid or 'unknown'}"
+        why = f"an agent obeyed {whom}; the lease is ours, the epoch is {epoch} now"
+        self.story.tell("epoch", why, level="warning", epoch=epoch)
+        self.state = replace(self.state, epoch=epoch)
+        for node in self.sessions.nodes():
+            self.sessions.send(node, SendReport(), now)
+
+    @property
+    def blocked(self) -> str:
+        """Why nothing is decided, "" while all is well."""
+        return self.follows or next(iter(self.rivals.values()), "") or self.fault
+
+    @property
+    def token(self) -> Token:
+        return Token(self.state.epoch, self.state.leader_uuid)

@@ -1,0 +1,200 @@
+"""Control, put together: state dir, lease, inventory, loop, API and gateway; signals; and its end.
+
+Answers for: the order in which things are taken and given back, one clear error when something cannot be had, and an
+end that leaves the rest running. It may not decide anything about the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from functools import partial
+
+import uvicorn
+from typing_extensions import override
+
+from llmgw.config import Address
+from llmgw.control import calls
+from llmgw.control.api import app
+from llmgw.control.guard import Tokens
+from llmgw.control.lease import lease
+from llmgw.control.listen import bound
+from llmgw.control.loop import Control
+from llmgw.control.settings import ControlSettings
+from llmgw.control.spawn import Gateway, make_folder
+from llmgw.control.store import Store
+from llmgw.control.story import Story
+from llmgw.core.types.state import GatewayGone
+from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, CatalogError, LlmgwError
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # the stock loop is a sound fall-back
+    from asyncio import new_event_loop  # type: ignore[assignment]
+
+#: Answers under way get this long when control ends; long polls are answered at once.
+GRACE_S = 3
+
+
+def run(settings: ControlSettings) -> int:
+    """Serve until a signal or an operator ends it; LlmgwError where it cannot start or must not go on."""
+    settings.check()
+    signal.signal(
+        signal.SIGHUP, signal.SIG_IGN
+    )  # "reload" must not end a control that is still starting
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_run(settings))
+
+
+async def _run(settings: ControlSettings) -> int:
+    """Everything that is taken here is given back in reverse, whatever happens in between."""
+    story = Story()
+    make_folder(settings.state_dir)
+    store = Store(settings.inventory_path, warn=partial(story.tell, "inventory", level="warning"))
+    tokens = Tokens(settings.token, [settings.node_token])
+    async with AsyncExitStack() as stack:
+        held = lease(settings.lease, settings.inventory_path, store)
+        stack.callback(held.release)
+        listener = stack.enter_context(closing(bound(settings.listen, "control", "--listen")))
+        control = Control(settings, store=store, lease=held, story=story)
+        stack.callback(_keep, control)
+        now = control.moment(control.clock())
+        story.begin(now)
+        control.lead(now)
+        gateway = None
+        if settings.gateway is not None:
+            gateway = Gateway(settings, story, tokens)
+            stack.callback(gateway.let_go)
+            control.notices.append(gateway.said)
+            await gateway.prepare()
+        # The first pass before the first question: whoever asks finds a picture and routes (A50).
+        control.turn()
+        return await Process(control, gateway, tokens, listener).run()
+
+
+def _keep(control: Control) -> None:
+    """The last picture, whole: what status and the dry run show while control is down."""
+    if control.leading:
+        now = control.moment(control.clock())
+        control.keeper.keep(control.state, now, durable=True, all_of_it=True)
+    control.store.close()
+
+
+class Server(uvicorn.Server):
+    """Signals are `Process`'s: uvicorn would end itself and leave the rest."""
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Process:
+    def __init__(
+        self, control: Control, gateway: Gateway | None, tokens: Tokens, listener: socket.socket
+    ) -> None:
+        self._control = control
+        self._gateway = gateway
+        self._listener = listener
+        self._ended = asyncio.Event()
+        self._exit_code = EXIT_OK
+        config = uvicorn.Config(
+            app(control, tokens, shut_down=self._down),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        self._server = Server(config)
+
+    async def run(self) -> int:
+        refused: LlmgwError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._signals(group)
+                await self._serve(group)
+        except* LlmgwError as e:
+            refused = _first(e)
+        if refused is not None:
+            raise refused
+        return self._exit_code
+
+    async def _serve(self, group: asyncio.TaskGroup) -> None:
+        control = self._control
+        where = Address(*self._listener.getsockname()[:2])
+        serving = group.create_task(self._server.serve([self._listener]))
+        deciding = group.create_task(control.run())
+        tasks = []
+        if self._gateway is not None:
+            url = Address("127.0.0.1" if where.host == "0.0.0.0" else where.host, where.port).url  # noqa: S104 - compared
+            tasks.append(group.create_task(self._gateway.run(url, self._gone)))
+        self._welcome(where)
+        await self._ended.wait()
+        self._farewell()
+        control.close()
+        self._server.should_exit = True
+        await asyncio.wait([serving, deciding])
+        for task in tasks:
+            task.cancel()
+
+    async def _gone(self, gateway: str) -> None:
+        with suppress(LlmgwError):
+            await self._control.observe(GatewayGone(gateway))
+
+    def _signals(self, group: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end, EXIT_OK)
+        loop.add_signal_handler(signal.SIGINT, self._end, EXIT_INTERRUPTED)
+        loop.add_signal_handler(signal.SIGHUP, lambda: group.create_task(self._reload()))
+
+    async def _reload(self) -> None:
+        with suppress(CatalogError):  # said in the log and in `status`
+            await calls.reload(self._control)
+
+    def _end(self, exit_code: int) -> None:
+        self._exit_code = exit_code
+        self._ended.set()
+
+    def _down(self) -> None:
+        if self._gateway is not None:
+            self._gateway.end()
+        self._ended.set()
+
+    def _welcome(self, where: Address) -> None:
+        settings, story = self._control.settings, self._control.story
+        self._control.story.log.info(
+            "serving",
+            listen=str(where),
+            inventory=str(settings.inventory_path),
+            catalog=str(settings.catalog),
+        )
+        if not settings.listen.loopback:
+            why = f"{where} is plain HTTP: tokens and orders cross the network unencrypted"
+            story.tell("insecure", why, level="warning")
+
+    def _farewell(self) -> None:
+        """Says what keeps running, for whoever pressed Ctrl-C."""
+        gateway, log = self._gateway, self._control.story.log
+        engines = sum(s.holds for n in self._control.state.nodes.values() for s in n.shards)
+        pid = gateway.pid if gateway is not None and gateway.stays else 0
+        if pid:
+            log.info(
+                "control ends; engines and the gateway keep running", engines=engines, gateway=pid
+            )
+        else:
+            log.info("control ends; engines keep running", engines=engines)
+
+
+def _first(group: BaseExceptionGroup[LlmgwError]) -> LlmgwError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, LlmgwError)
+    return error

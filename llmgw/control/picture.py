@@ -1,0 +1,91 @@
+"""Values that go into the inventory file and come out of it: the last picture, and times that survive a restart.
+
+Answers for: monotonic seconds to wall time and back, and what of the state the fleet could not tell again. No I/O.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from llmgw.core.reconcile.fresh import Memory
+from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.state import Draining, Failure, Node, State
+
+
+class Moment(NamedTuple):
+    """One reading of both clocks: the file and people get wall time, the core monotonic seconds."""
+
+    mono: float
+    wall: float
+
+    def iso(self, mono_s: float) -> str:
+        at = datetime.fromtimestamp(self.wall + mono_s - self.mono, UTC)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def seconds(self, text: str) -> float:
+        """Monotonic seconds of a stored time; never in the future, so that a clock set back freezes nothing (F26)."""
+        try:
+            at = datetime.fromisoformat(text).timestamp()
+        except ValueError:
+            return self.mono
+        return self.mono + min(at - self.wall, 0.0)
+
+
+class Picture(Struct, frozen=True):
+    """One node as last seen; `unreachable`: it was silent then, and is not waited for at the next start (A47)."""
+
+    report: NodeReport
+    unreachable: bool
+    heard_at: str
+
+
+class Change(Struct):
+    """What one pass wants kept, in one commit. None: as it was. `durable`: on the disk before anything is sent."""
+
+    nodes: dict[str, Picture] = {}
+    gone: tuple[str, ...] = ()
+    draining: dict[str, Draining] | None = None
+    failures: dict[str, tuple[Failure, ...]] | None = None
+    sources: dict[str, str] | None = None
+    gateway: dict[str, Any] | None = None
+    events: tuple[dict[str, Any], ...] = ()
+    durable: bool = False
+
+    def __bool__(self) -> bool:
+        given = (self.draining, self.failures, self.sources, self.gateway)
+        return bool(self.nodes or self.gone or self.events) or any(g is not None for g in given)
+
+
+def believed(node: Node) -> NodeReport:
+    """The node's report with all shards that are thought to run there, those just placed included (work in flight)."""
+    return replace(node.report, shards=tuple(s.report for s in node.shards if not s.missing))
+
+
+def unreachable(state: State, node: Node) -> bool:
+    """Silent, other than for not having had the time yet to register with this control."""
+    if node.connected:
+        return False
+    return node.unreachable_before or node.lost_s is not None or not state.settling
+
+
+def picture(state: State, node: Node, now: Moment) -> Picture:
+    heard = node.heard_s if node.heard_s is not None else now.mono
+    return Picture(believed(node), unreachable(state, node), now.iso(heard))
+
+
+def memory_of(state: State, zero: float) -> Memory:
+    """What a control that took over at this moment would remember; `zero` is the moment that is 0 on its clock."""
+    return Memory(
+        nodes=tuple((believed(n), unreachable(state, n)) for _, n in sorted(state.nodes.items())),
+        epoch=state.epoch,
+        failures={
+            m: tuple(replace(f, at_s=f.at_s - zero) for f in fs) for m, fs in state.failures.items()
+        },
+        draining={
+            i: Draining(d.since_s - zero, d.reason, d.why) for i, d in state.draining.items()
+        },
+    )

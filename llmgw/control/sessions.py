@@ -1,0 +1,228 @@
+"""Live registrations of agents: who may register, what is queued for each, who has fallen silent (contract/http.md).
+
+Answers for: one session a node, commands in order until they are acknowledged, the same order not twice while it is
+under way. May not decide what to command, nor fold anything: the loop asks, one task at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from llmgw.core.types.messages import (
+    PROTOCOL_FLOOR,
+    Command,
+    Events,
+    NodeReport,
+    SendReport,
+    Token,
+)
+from llmgw.core.types.state import SESSION_TTL_S
+from llmgw.errors import LlmgwError
+
+#: A long poll is answered after this long with nothing in it.
+POLL_S = 25.0
+#: An order that was carried out and changed nothing (refused, lost) is repeated no sooner.
+REPEAT_S = 5.0
+
+#: kind, shard, incarnation
+Key = tuple[str, str, str]
+
+
+class SessionGoneError(LlmgwError):
+    """Register again."""
+
+    code = "session_gone"
+    status = 410
+
+
+class Session(Struct, eq=False):
+    """`numbers`: seq and time of the last order of a kind to a shard, so that it is not queued twice."""
+
+    id: str
+    report: NodeReport
+    came_from: str
+    heard_s: float
+    n: int = -1
+    applied: int = 0
+    seq: int = 0
+    queue: dict[int, Command] = {}
+    numbers: dict[Key, tuple[int, float]] = {}
+    changed: asyncio.Event | None = None
+    gone: bool = False
+
+    @property
+    def node(self) -> str:
+        return self.report.node
+
+    @property
+    def read_only(self) -> bool:
+        return self.report.protocol < PROTOCOL_FLOOR
+
+    @property
+    def place(self) -> str:
+        """Where its agent is, for people."""
+        address = self.report.address
+        return address if self.came_from in ("", address) else f"{address} (from {self.came_from})"
+
+
+class Sessions:
+    def __init__(self) -> None:
+        self._by_id: dict[str, Session] = {}
+        self._by_node: dict[str, Session] = {}
+
+    def open(self, report: NodeReport, came_from: str, now: float) -> tuple[Session, list[Session]]:
+        """The new session and those it ends; LlmgwError (409) where somebody else is behind that name or id."""
+        if not report.node_id:
+            msg = f"registration of {report.node} refused: it has no node_id"
+            raise LlmgwError(msg, "a node id is a random word kept in the agent's state dir")
+        if not report.reattached:
+            msg = f"registration of {report.node} refused: its agent has not re-attached its engines yet"
+            raise LlmgwError(
+                msg, "register when every record is looked at", code="not_reattached", status=409
+            )
+        new = Session(
+            id=os.urandom(16).hex(),
+            report=report,
+            came_from=came_from,
+            heard_s=now,
+            changed=asyncio.Event(),
+        )
+        same = [
+            s
+            for s in self._by_id.values()
+            if s.node == report.node or s.report.node_id == report.node_id
+        ]
+        for old in same:
+            _refuse_double(old, new, now)
+        for old in same:
+            self._end(old)
+        self._by_id[new.id] = self._by_node[report.node] = new
+        return new, same
+
+    def get(self, session_id: str) -> Session:
+        session = self._by_id.get(session_id)
+        if session is None:
+            msg = "this session is over"
+            raise SessionGoneError(msg, "register again")
+        return session
+
+    def of(self, node: str) -> Session | None:
+        return self._by_node.get(node)
+
+    def reachable(self, node: str) -> bool:
+        """May be sent a command: an agent below the protocol floor is never (F55)."""
+        session = self._by_node.get(node)
+        return session is not None and not session.read_only
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(self._by_node)
+
+    def heard(self, session: Session, message: Events, now: float) -> bool:
+        """Note a sign of life; False for a message older than one that was folded already."""
+        session.heard_s = now
+        session.applied = max(session.applied, message.applied)
+        if message.n <= session.n:
+            return False
+        session.n = message.n
+        return True
+
+    def send(self, node: str, command: Command, now: float) -> bool:
+        """Queue it, unless the same is under way; False when it was not queued."""
+        session = self._by_node.get(node)
+        if session is None or session.read_only:
+            return False
+        key = _key(command)
+        seq, at = session.numbers.get(key, (0, -REPEAT_S))
+        if seq > session.applied or now - at < REPEAT_S:
+            return False
+        session.seq += 1
+        session.numbers[key] = (session.seq, now)
+        session.queue[session.seq] = replace(command, seq=session.seq, session=session.id)
+        assert session.changed is not None
+        session.changed.set()
+        return True
+
+    async def poll(
+        self, session: Session, after: int, wait_s: float = POLL_S
+    ) -> tuple[Command, ...]:
+        """What is queued behind `after`, which acknowledges what is before; () when nothing came."""
+        assert session.changed is not None
+        for seq in [s for s in session.queue if s <= after]:
+            del session.queue[seq]
+        if not session.queue and not session.gone:
+            session.changed.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await session.changed.wait()
+            except TimeoutError:
+                return ()
+        if session.gone:
+            msg = "this session is over"
+            raise SessionGoneError(msg, "register again")
+        return tuple(session.queue.values())
+
+    def expired(self, now: float) -> list[Session]:
+        """End and return those that were silent for too long."""
+        silent = [s for s in self._by_id.values() if now - s.heard_s >= SESSION_TTL_S]
+        for session in silent:
+            self._end(session)
+        return silent
+
+    def end_all(self) -> None:
+        for session in list(self._by_id.values()):
+            self._end(session)
+
+    def release(self) -> None:
+        """Answer every poll that waits: control is on its way out, the sessions are not over."""
+        for session in self._by_id.values():
+            assert session.changed is not None
+            session.changed.set()
+
+    def _end(self, session: Session) -> None:
+        session.gone = True
+        self._by_id.pop(session.id, None)
+        if self._by_node.get(session.node) is session:
+            del self._by_node[session.node]
+        assert session.changed is not None
+        session.changed.set()
+
+
+def stamped(command: Command, token: Token) -> Command:
+    """Under the epoch of the moment it leaves: one that rose meanwhile would have it refused as of an old leader."""
+    return replace(command, epoch=token.epoch, leader_uuid=token.leader_uuid)
+
+
+def _key(command: Command) -> Key:
+    kind = str(command.__struct_config__.tag)
+    if isinstance(command, SendReport):
+        return (kind, "", "")
+    return (kind, command.shard, command.incarnation)
+
+
+def _refuse_double(old: Session, new: Session, now: float) -> None:
+    """F52, F53: a restarted agent is welcome at once, two agents behind one name or id are not."""
+    mine, other = new.report, old.report
+    same_id = mine.node_id == other.node_id
+    if same_id and mine.boot_id == other.boot_id:
+        return  # the flock on its state dir proves that the old one ended
+    heard = now - old.heard_s
+    if heard >= SESSION_TTL_S:
+        return
+    what = "has the same node id under another boot id" if same_id else "has another node id"
+    msg = (
+        f"node {mine.node} at {new.place} refused: {other.node} at {old.place} {what} "
+        f"and was heard {heard:.0f} s ago"
+    )
+    hint = (
+        "a cloned disk? remove the state dir of one of the two"
+        if same_id
+        else "give one of them another name: llmgw agent --node NAME"
+    )
+    raise LlmgwError(msg, hint, code="duplicate_node", status=409)

@@ -1,0 +1,63 @@
+"""How control is started, and what of it cannot work. May not read the environment or a file."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+from msgspec import Struct
+
+from llmgw.config import CONTROL_LISTEN, GATEWAY_LISTEN, Address, address
+from llmgw.errors import UsageError
+
+
+class ControlSettings(Struct, frozen=True, kw_only=True):
+    """`gateway` None: it runs elsewhere. `state_dir`: where the inventory is, unless `inventory` names another file.
+
+    `token` opens everything, `node_token` what agents and gateways ask; "" where loopback is guard enough.
+    """
+
+    catalog: Path
+    state_dir: Path
+    inventory: Path | None = None
+    listen: Address = address(CONTROL_LISTEN, "listen")
+    gateway: Address | None = address(GATEWAY_LISTEN, "gateway")
+    lease: str = "file"
+    settle_timeout_s: float = 60.0
+    keep_unknown: bool = False
+    token: str = ""
+    node_token: str = ""
+    insecure: bool = False
+
+    @property
+    def inventory_path(self) -> Path:
+        return self.inventory or self.state_dir / "inventory.db"
+
+    def check(self) -> None:
+        """Agents execute what control sends: whoever may speak to it beyond this box must show that he may."""
+        if not self.listen.loopback and not self.token and not self.insecure:
+            msg = f"--listen {self.listen} is open to the network and no token is set"
+            hint = "set LLMGW_TOKEN and LLMGW_NODE_TOKEN, or mean it: --insecure"
+            raise UsageError(msg, hint)
+        if self.gateway is not None and self.gateway == self.listen and self.listen.port:
+            msg = f"--listen and --gateway are both {self.listen}"
+            raise UsageError(msg, "give the gateway a port of its own")
+        if self.settle_timeout_s < 0:
+            msg = f"--settle-timeout {self.settle_timeout_s:g}s is negative"
+            raise UsageError(msg, "60s is the default, 0s waits for nobody")
+
+
+def allowed_host(host: str, own: str) -> bool:
+    """Whether a Host header may be meant for us: a page elsewhere can point its own name at a loopback address."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    if name in ("localhost", own.lower()):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,276 @@
+"""The gateway this control starts, and finds again after its own restart (design.md 1).
+
+Control binds the listener, hands it down and keeps it open, so connections queue in the kernel while either restarts.
+The gateway is never ended because control ends. Answers for: one gateway of ours at a time, its socket, its identity
+(pidfd). It may not know what the gateway serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from llmgw import handover
+from llmgw.config import Address
+from llmgw.control.crash import crash
+from llmgw.control.guard import Tokens
+from llmgw.control.listen import PROC, PortTakenError, bound
+from llmgw.control.settings import ControlSettings
+from llmgw.control.story import Story
+from llmgw.errors import LlmgwError, UnreachableError
+
+#: One that ends sooner died at its start: the next waits longer each time.
+FAST_DEATH_S = 10.0
+FREE_DEATHS = 2
+BACKOFF_S, BACKOFF_CAP_S = 0.25, 30.0
+#: A port in use at our start is looked at again for this long: a gateway on its way up has it, and will answer.
+PATIENCE_S = 10.0
+ASK_S = 0.25
+FOLDER = "gateway"
+
+
+class Gateway:
+    """`pid` 0: none runs. `problem` is for `status`, "" while it serves."""
+
+    def __init__(self, settings: ControlSettings, story: Story, tokens: Tokens) -> None:
+        assert settings.gateway is not None
+        self.where: Address = settings.gateway
+        self.pid = 0
+        self.gateway = ""
+        self.problem = ""
+        self._settings = settings
+        self._story = story
+        self._tokens = tokens
+        self._folder = settings.state_dir / FOLDER
+        self._listener: socket.socket | None = None
+        self._pidfd = -1
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ending = asyncio.Event()
+
+    @property
+    def stays(self) -> bool:
+        """Until an operator asks for its end."""
+        return not self._ending.is_set()
+
+    def said(self) -> str:
+        return self.problem
+
+    # -- at the start of control
+
+    async def prepare(self) -> None:
+        """Find the gateway that serves already, else bind its port; LlmgwError when somebody else has it."""
+        make_folder(self._folder)
+        give_up = asyncio.get_running_loop().time() + PATIENCE_S
+        while not await self._adopted():
+            try:
+                self._listener = bound(self.where, "the gateway", "--gateway")
+            except PortTakenError as e:
+                if not self._ours(e.pid):
+                    raise
+                if asyncio.get_running_loop().time() > give_up:
+                    self._silent(e.pid)
+                    return
+                await asyncio.sleep(ASK_S)
+            else:
+                return
+
+    async def _adopted(self) -> bool:
+        try:
+            found = await asyncio.to_thread(handover.listener, self._folder)
+        except UnreachableError:
+            return False
+        old = found.gateway
+        if old.listen != str(self.where):
+            why = (
+                f"the gateway (pid {old.pid}) serves {old.listen}, {self.where} is wanted: replaced"
+            )
+            self._story.tell("gateway", why, level="warning", pid=old.pid)
+            found.socket.close()
+            with suppress(UnreachableError):
+                await asyncio.to_thread(handover.stop, self._folder)
+            return False
+        self._listener = found.socket
+        self._tokens.add_node(found.token)
+        if not self._watch(old.pid):
+            return True  # it ended just now: its socket is ours, the next one gets it
+        self.gateway = old.gateway
+        self._story.tell(
+            "gateway", f"re-adopted, pid {self.pid}, it serves {self.where}", pid=self.pid
+        )
+        return True
+
+    def _ours(self, pid: int) -> bool:
+        """A gateway with our folder in its arguments: on its way up, or it hangs."""
+        try:
+            words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return b"gateway" in words and os.fsencode(self._folder) in words
+
+    def _silent(self, pid: int) -> None:
+        self._watch(pid)
+        self.problem = f"the gateway (pid {pid}) has {self.where} and does not answer on {self._folder / handover.NAME}"
+        self._story.tell("gateway", self.problem, level="warning", pid=pid)
+
+    def _watch(self, pid: int) -> bool:
+        """Hold on to this very process: its number may be another's later, the pidfd never is."""
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        self.pid = pid
+        return True
+
+    # -- while control runs
+
+    async def run(self, url: str, on_gone: Callable[[str], Awaitable[None]]) -> None:
+        """Start it when none runs, at once when it dies, until cancelled; `on_gone` gets the id of a dead one."""
+        quick = 0
+        loop = asyncio.get_running_loop()
+        while not self._ending.is_set():
+            began = loop.time()
+            if not self.pid and not self._spawned(url):
+                await asyncio.sleep(BACKOFF_CAP_S)
+                continue
+            await self._gone()
+            gateway, pid = self.gateway, self.pid
+            self._reap()
+            if gateway:
+                await on_gone(gateway)
+            if self._ending.is_set():
+                return
+            quick = quick + 1 if loop.time() - began < FAST_DEATH_S else 0
+            pause = 0.0 if quick < FREE_DEATHS else min(BACKOFF_S * 2.0**quick, BACKOFF_CAP_S)
+            why = f"the gateway (pid {pid}) ended: {_last_line(self._log)}"
+            self.problem = why if pause else ""
+            again = f"again in {pause:g} s" if pause else "started again at once"
+            self._story.tell("gateway", f"{why}; {again}", level="warning", pid=pid)
+            await asyncio.sleep(pause)
+
+    def _spawned(self, url: str) -> bool:
+        try:
+            self._spawn(url)
+        except (LlmgwError, OSError) as e:
+            self.problem = f"the gateway cannot be started: {e}"
+            self._story.tell("gateway", self.problem, level="warning")
+            return False
+        return True
+
+    def _spawn(self, url: str) -> None:
+        if self._listener is None:
+            self._listener = bound(self.where, "the gateway", "--gateway")
+        fd = self._listener.fileno()
+        command = [sys.executable, "-m", "llmgw", "gateway", "--control", url]
+        command += ["--listen-fd", str(fd), "--state-dir", str(self._folder)]
+        if self._settings.insecure:
+            command.append("--insecure")
+        crash("before_spawn")
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(self._settings.node_token or self._settings.token),
+                pass_fds=(fd,),
+                start_new_session=True,
+            )
+        crash("after_spawn")
+        self._watch(self._child.pid)
+        self.gateway = ""
+        self._story.tell(
+            "gateway", f"started, pid {self.pid}, it serves {self.where}", pid=self.pid
+        )
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "gateway.log"
+
+    async def _gone(self) -> None:
+        """Until its process has ended; meanwhile learn its id, which names it in what it posts."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._pidfd, ended.set)
+        try:
+            while not self.gateway and not ended.is_set():
+                await self._learn()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_S):
+                        await ended.wait()
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._pidfd)
+
+    async def _learn(self) -> None:
+        try:
+            if self._listener is None:
+                found = await asyncio.to_thread(handover.listener, self._folder)
+                self._listener, said = found.socket, found.gateway
+                self._tokens.add_node(found.token)
+            else:
+                said = await asyncio.to_thread(handover.hello, self._folder)
+        except LlmgwError:
+            return
+        if said.pid == self.pid:
+            self.gateway = said.gateway
+            self.problem = ""
+
+    def _reap(self) -> None:
+        os.close(self._pidfd)
+        self._pidfd, self.pid, self.gateway = -1, 0, ""
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
+
+    # -- at the end of control
+
+    def end(self) -> None:
+        """Only when an operator asked: it takes no new clients, finishes what it has, and goes (`llmgw down`)."""
+        self._ending.set()
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    def let_go(self) -> None:
+        """Control ends, the gateway stays: it has the socket too."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._child is not None:
+            self._child.returncode = 0  # not waited for: it outlives us
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(13, "permission denied")
+    except OSError as e:
+        msg = f"state dir {path} cannot be used: {(e.strerror or str(e)).lower()}"
+        raise LlmgwError(msg, "give a writable one of your own") from e
+
+
+def _environment(token: str) -> dict[str, str]:
+    """Ours without what is not its business; secrets by environment, `ps` shows arguments."""
+    mine = {"LLMGW_TOKEN", "LLMGW_NODE_TOKEN", "LLMGW_CRASH_AT", "LLMGW_LISTEN", "LLMGW_CONTROL"}
+    env = {k: v for k, v in os.environ.items() if k not in mine}
+    return env | ({"LLMGW_NODE_TOKEN": token} if token else {})
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 2000, 0))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return "its log cannot be read"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it left no word")

@@ -1,0 +1,147 @@
+"""The answer to one request as it goes out: its head, the framing of its body, and what has been sent so far.
+
+Answers for: every byte that a client gets, and that a client can tell a whole answer from a broken one. It may not
+decide what is answered.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from llmgw.gateway import http1
+from llmgw.gateway.http1 import Request
+from llmgw.gateway.openai import EVENTS
+from llmgw.gateway.reply import ReplyReader
+
+#: Browsers are clients too: keys are the guard here, not origins (contract/http.md).
+CORS = (
+    b"access-control-allow-origin: *\r\n"
+    b"access-control-expose-headers: x-request-id, x-llmgw-replica, retry-after\r\n"
+)
+STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-store\r\n"
+CLOSE = b"connection: close\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n"
+NO_CONTENT = 204
+
+
+class Client(Protocol):
+    """The connection a request came by."""
+
+    paused: bool
+    loopback: bool
+
+    def write(self, data: bytes) -> None: ...
+
+    def finished(self, *, keep_alive: bool) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Answer:
+    """`opened`: a stream whose head we sent before any engine answered. `keep_alive`: what its head promised."""
+
+    __slots__ = (
+        "_request",
+        "_write",
+        "chunked",
+        "keep_alive",
+        "opened",
+        "request_id",
+        "sent",
+        "status",
+    )
+
+    def __init__(
+        self, client: Client, request: Request, request_id: bytes, *, keep_alive: bool
+    ) -> None:
+        self._write = client.write
+        self._request = request
+        self.request_id = request_id
+        self.keep_alive = keep_alive and request.keep_alive
+        self.status = 0
+        self.sent = 0
+        self.opened = False
+        self.chunked = False  # the body goes out in chunks, an engine's or ours
+
+    def write(self, data: bytes) -> None:
+        self.sent += len(data)
+        self._write(data)
+
+    def whole(self, status: int, headers: bytes, body: bytes) -> None:
+        """An answer of our own."""
+        head_only = self._request.method == b"HEAD"
+        headers += self._common()
+        self.status = status
+        self.write(
+            http1.answer(status, headers, body, keep_alive=self.keep_alive, head_only=head_only)
+        )
+
+    def open_stream(self) -> None:
+        self.opened = True
+        self.keep_alive = False
+        self.chunked = not self._request.http10
+        self.status = 200
+        framing = CHUNKED if self.chunked else b""
+        headers = STREAM + framing + CLOSE + self._common()
+        self.write(b"%b%b\r\n" % (http1.status_line(200), headers))
+
+    def relay(self, reader: ReplyReader, replica: bytes, first: bytes) -> None:
+        """An engine's head, its own framing where the client can read it, and the first of the body."""
+        request = self._request
+        if reader.chunked:
+            self.chunked = not request.http10
+            framing = CHUNKED if self.chunked else b""
+        elif reader.length is None:
+            self.keep_alive = False  # the end of the connection is the end of the body
+            framing = b""
+        elif reader.status == NO_CONTENT:
+            framing = b""
+        else:
+            framing = b"content-length: %d\r\n" % reader.length
+        self.status = reader.status
+        data = (
+            b"%b%b%bx-request-id: %b\r\nx-llmgw-replica: %b\r\nx-accel-buffering: no\r\n%b%b\r\n%b"
+            % (
+                http1.status_line(self.status),
+                b"".join(reader.headers),
+                framing,
+                self.request_id,
+                replica,
+                b"" if self.keep_alive else CLOSE,
+                CORS if b"origin" in request.own else b"",
+                first,
+            )
+        )
+        self.sent += len(data)
+        self._write(data)
+
+    def _common(self) -> bytes:
+        headers = common(self.request_id)
+        return headers + CORS if b"origin" in self._request.own else headers
+
+    def emit(self, data: bytes) -> None:
+        """Body bytes of a stream, in chunks of ours."""
+        if data:
+            self.write(http1.chunk(data) if self.chunked else data)
+
+    def end_stream(self) -> None:
+        if self.chunked:
+            self.write(http1.LAST_CHUNK)
+
+    def takes_event(self, reader: ReplyReader) -> bool:
+        """Whether an event of ours may follow what was relayed of a broken stream. Ends `reader`."""
+        if not is_stream(reader):
+            return False
+        return reader.at_boundary() if self.chunked else reader.length is None
+
+
+def common(request_id: bytes) -> bytes:
+    """Header lines of every answer of our own, as `relay` adds them to an engine's.
+
+    `x-accel-buffering` keeps a proxy before us from holding a stream back.
+    """
+    return b"x-request-id: %b\r\nx-llmgw-replica: -\r\nx-accel-buffering: no\r\n" % request_id
+
+
+def is_stream(reader: ReplyReader) -> bool:
+    return reader.content_type.startswith(EVENTS) and not reader.encoded

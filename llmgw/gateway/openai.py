@@ -1,0 +1,190 @@
+"""What OpenAI's and Anthropic's clients expect: paths, the model a body names, the model list, error shapes.
+
+Answers for: every word that a client reads from the gateway itself. It may not know sockets or the clock.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import msgspec
+
+from llmgw.core.types.routes import RouteModel, RouteTable
+from llmgw.errors import LlmgwError
+
+JSON = b"content-type: application/json\r\n"
+EVENTS = b"text/event-stream"
+OPENAI, ANTHROPIC, RESPONSES = "openai", "anthropic", "responses"
+
+
+class Api(NamedTuple):
+    """`streams`: an answer may be a stream of events, so that a waiting client can be told so."""
+
+    dialect: str = OPENAI
+    streams: bool = False
+
+
+APIS = {
+    b"/v1/chat/completions": Api(streams=True),
+    b"/v1/completions": Api(streams=True),
+    b"/v1/embeddings": Api(),
+    b"/v1/rerank": Api(),
+    b"/rerank": Api(),
+    b"/v1/responses": Api(RESPONSES, streams=True),
+    b"/v1/messages": Api(ANTHROPIC, streams=True),
+    b"/v1/messages/count_tokens": Api(ANTHROPIC),
+    b"/v1/audio/speech": Api(),
+    b"/v1/images/generations": Api(),
+}
+LATER = frozenset((b"/v1/audio/transcriptions", b"/v1/audio/translations", b"/v1/images/edits"))
+
+
+class ProblemError(LlmgwError):
+    """An answer that says no: `detail` goes into the body, `retry_after_s` and `headers` into the head."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        hint: str = "",
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        detail: dict[str, Any] | None = None,
+        headers: bytes = b"",
+    ) -> None:
+        super().__init__(message, hint, code=code, status=status)
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.detail = detail or {}
+        self.headers = headers
+
+
+#: status -> (OpenAI's type, Anthropic's type)
+TYPES = {
+    400: ("invalid_request_error", "invalid_request_error"),
+    401: ("invalid_request_error", "authentication_error"),
+    403: ("invalid_request_error", "permission_error"),
+    404: ("invalid_request_error", "not_found_error"),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_error"),
+    503: ("server_error", "overloaded_error"),
+}
+
+
+def error_document(problem: ProblemError, dialect: str, request_id: str) -> dict[str, Any]:
+    client_error = problem.status < 500  # noqa: PLR2004 - HTTP's own line
+    openai, anthropic = TYPES.get(
+        problem.status, TYPES[400] if client_error else ("server_error", "api_error")
+    )
+    facts = {
+        "message": problem.message,
+        "code": problem.code,
+        "hint": problem.hint,
+        **problem.detail,
+    }
+    if dialect == ANTHROPIC:
+        return {"type": "error", "error": {"type": anthropic, **facts}, "request_id": request_id}
+    return {"error": {"type": openai, "param": problem.param, **facts}}
+
+
+def error_body(problem: ProblemError, dialect: str, request_id: str) -> bytes:
+    return msgspec.json.encode(error_document(problem, dialect, request_id))
+
+
+def error_event(problem: ProblemError, dialect: str, request_id: str) -> bytes:
+    """The error as an event that ends a stream; the empty lines end what an engine may have left open."""
+    document = error_document(problem, dialect, request_id)
+    if dialect == OPENAI:
+        return b"\n\ndata: %b\n\n" % msgspec.json.encode(document)
+    if dialect == RESPONSES:
+        document = {"type": "error", **document["error"]}
+    return b"\n\nevent: error\ndata: %b\n\n" % msgspec.json.encode(document)
+
+
+class Asked(msgspec.Struct):
+    """All that is read of a body."""
+
+    model: str
+    stream: Any = False
+
+
+_asked = msgspec.json.Decoder(Asked).decode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def asked(body: bytes) -> Asked:
+    """The model a body names, and whether it wants a stream; `ProblemError` where it does not say."""
+    try:
+        found = _asked(body)
+    except RecursionError as e:
+        raise ProblemError(400, "invalid_body", "the body is nested too deeply") from e
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        param = "model" if "model" in str(e) else None
+        hint = 'send JSON with "model": one of GET /v1/models'
+        raise ProblemError(
+            400, "invalid_body", f"the body is refused: {e}", hint, param=param
+        ) from e
+    if not found.model:
+        raise ProblemError(
+            400, "invalid_body", "the body is refused: `model` is empty", param="model"
+        )
+    return found
+
+
+def renamed(body: bytes, model: str) -> bytes:
+    """The same body for an engine that knows the model by another name; all other values as they were sent."""
+    fields = _fields(body)
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
+
+
+class Names:
+    """Which model answers to a name: its own name, then an exact alias, then a glob (A14)."""
+
+    def __init__(self, table: RouteTable) -> None:
+        self.exact: dict[str, str] = {}
+        self.globs: list[tuple[str, str]] = []
+        for name, route in table.models.items():
+            for alias in route.aliases:
+                if "*" in alias:
+                    self.globs.append((alias, name))
+                else:
+                    self.exact.setdefault(alias, name)
+        self.exact.update({name: name for name in table.models})
+
+    def resolve(self, name: str) -> str | None:
+        found = self.exact.get(name)
+        if found is not None:
+            return found
+        return next((model for glob, model in self.globs if fnmatchcase(name, glob)), None)
+
+    def unknown(self, name: str, visible: list[str]) -> ProblemError:
+        near = get_close_matches(name[:100], visible, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "GET /v1/models lists what there is"
+        return ProblemError(
+            404, "model_not_found", f"model {name[:100]!r} does not exist", hint, param="model"
+        )
+
+
+def model_document(name: str, route: RouteModel) -> dict[str, Any]:
+    """`created` is a constant: nobody records a time, and a client may cache by it."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "llmgw",
+        "context_length": route.context,
+        "max_model_len": route.context,
+        "meta": {"kind": route.kind},
+        "aliases": route.aliases,
+        "status": {"value": route.status, "progress": route.progress, "why": route.why},
+    }
+
+
+def model_list(models: list[tuple[str, RouteModel]]) -> bytes:
+    data = [model_document(name, route) for name, route in models if route.listed]
+    return msgspec.json.encode({"object": "list", "data": data})

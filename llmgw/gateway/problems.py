@@ -1,0 +1,82 @@
+"""What a client is told when its request cannot be served: one function per case, each with the numbers.
+
+Answers for: the status, the closed code, the sentence and what to try. It may not decide that there is a problem.
+"""
+
+from __future__ import annotations
+
+from llmgw.gateway.balance import FAILED, LOADED, Target
+from llmgw.gateway.openai import ProblemError
+
+
+def no_route_table() -> ProblemError:
+    return ProblemError(
+        503,
+        "no_route_table",
+        "no route table yet: no control has answered since this gateway was first started",
+        "is `llmgw control` running, and reachable from here?",
+        retry_after_s=2,
+    )
+
+
+def not_allowed(target: Target) -> ProblemError:
+    message = f"this API key may not use model {target.name!r}"
+    return ProblemError(403, "model_not_allowed", message, param="model")
+
+
+def queue_full(target: Target) -> ProblemError:
+    return ProblemError(
+        429,
+        "queue_full",
+        f"{len(target.waiting)} requests wait for model {target.name!r} already",
+        f"at most {target.room} may: raise requests.queue or scaling.max in the catalog",
+        retry_after_s=5,
+    )
+
+
+def failed(target: Target) -> ProblemError:
+    return ProblemError(
+        503,
+        "model_failed",
+        f"model {target.name!r} failed: {target.route.why or 'control does not say why'}",
+        "`llmgw status` and `llmgw logs` say more; `llmgw clear` lets it try again",
+        detail={"stage": FAILED},
+    )
+
+
+def unreachable(target: Target, why: str, waited_s: float) -> ProblemError:
+    message = f"model {target.name!r} could not be reached for {waited_s:.0f} s: {why}"
+    hint = "its engine is gone or its node is away; `llmgw status` says more"
+    return ProblemError(503, "engine_unreachable", message, hint, retry_after_s=5)
+
+
+def waited_too_long(target: Target, stage: str, waited_s: float, now: float) -> ProblemError:
+    route, eta = target.route, target.eta_s(now)
+    if target.ready:
+        message = (
+            f"all {target.ready} replicas of model {target.name!r} were busy for {waited_s:.0f} s"
+        )
+    else:
+        message = f"model {target.name!r} is still {route.status} after {waited_s:.0f} s"
+    message += f": {route.why}" if route.why else ""
+    detail = {
+        "stage": stage if route.status == LOADED else route.status,
+        "progress": route.progress,
+        "eta_s": eta,
+        "waited_s": int(waited_s),
+    }
+    hint = "ask again, it goes on; wait_timeout in the catalog is the limit"
+    retry = int(min(max(eta or 0, 5), 60))
+    return ProblemError(503, "model_not_ready", message, hint, retry_after_s=retry, detail=detail)
+
+
+def engine_failed(target: Target, replica: str, why: str) -> ProblemError:
+    message = f"the engine of model {target.name!r} ({replica}) {why}"
+    return ProblemError(502, "engine_failed", message, "`llmgw logs` shows its last lines")
+
+
+def engine_refused(target: Target, status: int, body: bytes) -> ProblemError:
+    """What an engine said instead of a stream, for the event that has to carry it."""
+    said = body.decode(errors="replace").strip()[:2000]
+    message = f"the engine of model {target.name!r} answered {status} instead of a stream: {said}"
+    return ProblemError(max(status, 400), "engine_refused", message)

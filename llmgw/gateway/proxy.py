@@ -1,0 +1,193 @@
+"""Connections of clients: requests one after another, and the bytes of their answers.
+
+Answers for: back-pressure both ways, time-outs of clients, and the leaving of a client being felt at once. It may not
+decide: framing is that of `http1`, and what happens to a request is that of `exchange`.
+"""
+
+# mypy: disable-error-code="explicit-override"
+# (asyncio's protocol methods; `typing.override` is newer than Python 3.11)
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable
+from typing import cast
+
+from llmgw.gateway import answer, http1, openai
+from llmgw.gateway.exchange import Exchange
+from llmgw.gateway.http1 import RequestReader
+from llmgw.gateway.openai import ProblemError
+from llmgw.gateway.state import Gateway
+
+#: A client may take this long to send its headers, to send more of a body, to send all of it, and to ask again.
+HEADERS_S, BODY_GAP_S, BODY_S, KEEP_ALIVE_S = 15.0, 60.0, 600.0, 75.0
+#: A client that takes nothing for so long is gone, whatever its kernel says.
+WRITE_STALL_S = 300.0
+#: After a refusal the rest of what a client sends is read and dropped, or it would not see the answer.
+LINGER_S = 5.0
+#: Next requests that a client sends before its answer (pipelining) are kept up to this; then it is not read.
+STASH_BYTES = 64 * 1024
+
+
+class Downstream(asyncio.Protocol):
+    """A client's connection: one request at a time, the next ones parsed when it is their turn."""
+
+    __slots__ = (
+        "_advancing", "_began", "_exchange", "_gateway", "_lingering", "_read_at", "_reader", "_stalled_since",
+        "_stash", "_transport", "loopback", "paused",
+    )  # fmt: skip
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._reader = RequestReader(gateway.budget, gateway.body_limit)
+        self._exchange: Exchange | None = None
+        self._transport: asyncio.Transport
+        self._stash = bytearray()
+        self._advancing = False
+        self._lingering = False
+        self._read_at = self._began = gateway.now
+        self._stalled_since = 0.0
+        self.paused = False
+        self.loopback = False
+
+    @property
+    def busy(self) -> bool:
+        return self._exchange is not None
+
+    # -- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.loopback = bool(peer) and (peer[0] == "::1" or str(peer[0]).startswith("127."))
+        self._gateway.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._read_at = self._gateway.now
+        if self._lingering:
+            return
+        if self._exchange is not None:
+            self._stash += data
+            if len(self._stash) > STASH_BYTES:
+                self._transport.pause_reading()
+            return
+        self._feed(data)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """A client that will send no more has left: a closed connection looks the same as a half-closed one.
+
+        Waiting to be told more (a reset, at the first write) would let an engine work for nobody all through prefill.
+        """
+        if self._exchange is not None:
+            self._exchange.left()
+            self._exchange = None
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+        self._gateway.connections.discard(self)
+        if self._exchange is not None:
+            self._exchange.left()
+            self._exchange = None
+        self._reader.close()
+
+    def pause_writing(self) -> None:
+        """The client is slow: so is its engine, from here on."""
+        self.paused = True
+        self._stalled_since = self._gateway.now
+        if self._exchange is not None and self._exchange.upstream is not None:
+            self._exchange.upstream.pause()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self._exchange is not None and self._exchange.upstream is not None:
+            self._exchange.upstream.resume()
+
+    # -- requests
+
+    def _feed(self, data: bytes) -> None:
+        reader = self._reader
+        if not reader.partial:
+            self._began = self._gateway.now
+        reader.feed(data)
+        if reader.continue_wanted and reader.error is None:
+            reader.continue_wanted = False
+            self._transport.write(http1.CONTINUE)
+
+    def _advance(self) -> None:
+        """Starts the next request, if it is its turn; a loop, because answers of our own end within `begin`."""
+        if self._advancing:
+            return
+        self._advancing = True
+        reader = self._reader
+        while self._exchange is None and not self._transport.is_closing():
+            if reader.ready:
+                self._exchange = Exchange(self._gateway, self, reader.ready.popleft())
+                self._exchange.begin()
+            elif self._stash:
+                data = bytes(self._stash)
+                self._stash.clear()
+                self._transport.resume_reading()
+                self._feed(data)
+            elif reader.error is not None and not self._lingering:
+                self._refuse(reader.error)
+            else:
+                break
+        self._advancing = False
+
+    def _refuse(self, refused: http1.Refused) -> None:
+        """Ends the connection with an answer that the client can read to its end."""
+        self._gateway.meter.count("refused")
+        request_id = self._gateway.request_id(None)
+        problem = ProblemError(refused.status, "bad_request", refused.message)
+        body = openai.error_body(problem, openai.OPENAI, request_id.decode())
+        headers = openai.JSON + answer.common(request_id)
+        self._transport.write(http1.answer(refused.status, headers, body, keep_alive=False))
+        self._lingering = True
+        self._read_at = self._gateway.now
+        self._transport.write_eof()
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def finished(self, *, keep_alive: bool) -> None:
+        self._exchange = None
+        self._read_at = self._gateway.now
+        if keep_alive:
+            self._advance()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._exchange = None
+        self._transport.abort()
+
+    # -- time
+
+    def sweep(self, now: float) -> None:
+        """Once a second: whoever is too slow, or not wanted any more, goes."""
+        quiet_s = now - self._read_at
+        if self._exchange is not None:
+            gone = self.paused and now - self._stalled_since > WRITE_STALL_S
+        elif self._transport.is_closing():
+            gone = quiet_s > WRITE_STALL_S  # and what is left to write is not taken
+        else:
+            gone = self._lingering and quiet_s > LINGER_S
+            if not gone and not self._lingering:
+                self._sweep_idle(now - self._began, quiet_s)
+        if gone:
+            self._transport.abort()
+
+    def _sweep_idle(self, late_s: float, quiet_s: float) -> None:
+        if self._reader.partial:
+            if late_s > (HEADERS_S if self._reader.in_head else BODY_S) or quiet_s > BODY_GAP_S:
+                self._refuse(http1.Refused(408, f"the request is not whole after {late_s:.0f} s"))
+        elif quiet_s > KEEP_ALIVE_S or self._gateway.stopping:
+            self._transport.close()
+
+
+def serve_on(gateway: Gateway, listener: socket.socket) -> Awaitable[asyncio.Server]:
+    """Accepts clients on a socket that listens already."""
+    loop = asyncio.get_running_loop()
+    return loop.create_server(lambda: Downstream(gateway), sock=listener, backlog=4096)

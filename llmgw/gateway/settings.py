@@ -1,0 +1,90 @@
+"""How a gateway is started, checked before anything is opened.
+
+Answers for: refusing what cannot work, with the fact and what to try. It may not read the environment or a file.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from llmgw.errors import UsageError
+from llmgw.gateway.http1 import BODY_BYTES
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True):
+    """`listen` binds a socket of our own; `listen_fd` is an inherited one that listens already. Exactly one of them.
+
+    `token` is the node token (`LLMGW_NODE_TOKEN`), sent to control; empty where control asks for none.
+    """
+
+    controls: tuple[str, ...]
+    state_dir: Path
+    listen: str | None = None
+    listen_fd: int | None = None
+    token: str = ""
+    insecure: bool = False
+    workers: int = 1
+    takeover: bool = False
+    drain_timeout_s: float = 600.0
+    body_bytes: int = BODY_BYTES
+    access_log: bool = True
+
+    def check(self) -> None:
+        """`UsageError` where this cannot serve."""
+        if (self.listen is None) == (self.listen_fd is None):
+            _refuse(
+                "a gateway listens on an address or on an inherited socket",
+                "give one of --listen and --listen-fd",
+            )
+        if self.workers != 1:
+            _refuse(
+                f"--workers {self.workers} is not supported yet", "leave it out: one worker serves"
+            )
+        if self.takeover:
+            _refuse(
+                "--takeover is not supported yet",
+                "stop the running gateway first: it serves its clients to their end",
+            )
+        if not self.controls:
+            _refuse(
+                "a gateway needs a control to hear of models",
+                "give --control URL, e.g. http://127.0.0.1:8801",
+            )
+        for url in self.controls:
+            _check_control(url)
+        if self.listen is not None:
+            address(self.listen)
+
+
+def _refuse(message: str, hint: str) -> NoReturn:
+    raise UsageError(message, hint)
+
+
+def _check_control(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        _refuse(
+            f"control {url}: https is not supported yet", "use http on loopback or a safe network"
+        )
+    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
+        _refuse(f"control {url!r} is not a URL of control", "give http://HOST:PORT")
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16:
+        _refuse(f"--listen {listen!r} is not HOST:PORT", "e.g. 127.0.0.1:8800 or [::1]:8800")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

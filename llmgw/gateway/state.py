@@ -1,0 +1,154 @@
+"""What one gateway process knows and counts: the fleet, keys, limits, connections, and what control wants to hear.
+
+Answers for: folding a new table in, waking those who wait, and saying that demand changed. It may not know sockets; the
+clock and the way to connect are passed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from llmgw.core.types.routes import Demand, RouteTable
+from llmgw.gateway import openai
+from llmgw.gateway.balance import Endpoint, Fleet, Target, merged
+from llmgw.gateway.http1 import BODY_BYTES, Budget
+from llmgw.gateway.keys import Keys
+from llmgw.gateway.meter import Access, Meter
+from llmgw.gateway.openai import Names
+
+#: An idle connection is not kept longer: llama-server closes its own after 5 s, and each holds one of its threads.
+IDLE_UPSTREAM_S = 4.0
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+class Connect(Protocol):
+    """Finds or makes a connection to `endpoint` and tells the sink; `fresh` takes no idle one."""
+
+    def __call__(self, endpoint: Endpoint, sink: Any, *, fresh: bool = False) -> None: ...
+
+
+class Gateway:
+    """Shared by every connection and request of this process."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        access: Access | None,
+        open_without_keys: bool,
+        body_limit: int = BODY_BYTES,
+    ) -> None:
+        self.id = str(uuid.uuid4())
+        self.clock = clock
+        self.now = clock()  # once a second: enough for time-outs
+        self.access = access
+        self.body_limit = body_limit
+        self.budget = Budget()
+        self.meter = Meter()
+        self.fleet = Fleet()
+        self.names = Names(RouteTable())
+        self.open_without_keys = open_without_keys
+        self.keys = Keys((), open_without=open_without_keys)
+        self.connections: set[Any] = set()
+        self.stopping = False
+        self.on_change: list[Callable[[], None]] = []
+        self.connect: Connect
+        self._list = b""
+        self._n = 0
+        prefix = self.id[:8].encode()
+        self._ids = (b"%b-%d" % (prefix, n) for n in itertools.count(1))
+
+    # -- tables
+
+    def apply(self, table: RouteTable) -> None:
+        """Uses `table` from now on, folded into the present one where it is partial."""
+        old = self.fleet.table
+        table = merged(old, table) if old is not None else table
+        gone = self.fleet.apply(table, self.clock())
+        self.names = Names(table)
+        self.keys = Keys(table.keys, open_without=self.open_without_keys)
+        self._list = b""
+        for target in (*gone, *self.fleet.targets.values()):
+            self._wake(target)
+        self.changed()
+
+    def _wake(self, target: Target) -> None:
+        if not target.waiting:
+            return
+        now = self.clock()
+        target.pump(now)
+        if target.gave_up:
+            for waiter in tuple(target.waiting):
+                waiter.tick(now)  # which ends the wait
+
+    def resolve(self, name: str) -> Target | None:
+        found = self.names.resolve(name)
+        return None if found is None else self.fleet.targets[found]
+
+    def model_list(self) -> bytes:
+        """From memory: listing asks nobody and wakes nothing."""
+        if not self._list:
+            self._list = openai.model_list([(t.name, t.route) for t in self.fleet.targets.values()])
+        return self._list
+
+    # -- requests
+
+    def request_id(self, sent: bytes | None) -> bytes:
+        if sent is not None and REQUEST_ID.fullmatch(sent):
+            return sent
+        return next(self._ids)
+
+    def release(self, endpoint: Endpoint, target: Target) -> None:
+        """A request has left `endpoint`: the next one may have its place."""
+        now = self.clock()
+        if self.fleet.release(endpoint, now):
+            self.changed()
+        if target.waiting:
+            target.pump(now)
+            if not target.waiting:
+                self.changed()
+
+    def in_flight(self) -> int:
+        """Connections with a request that is not answered to its end."""
+        return sum(c.busy for c in self.connections)
+
+    # -- demand
+
+    def changed(self) -> None:
+        for callback in self.on_change:
+            callback()
+
+    def demand(self) -> Demand:
+        self._n += 1
+        return self.fleet.demand(self.id, self._n, self.clock())
+
+    # -- the sweeper
+
+    def tick(self) -> None:
+        """Once a second: every time-out there is. No request has a timer of its own."""
+        now = self.now = self.clock()
+        for target in tuple(self.fleet.targets.values()):
+            if not target.waiting:
+                continue
+            target.pump(now)
+            for waiter in tuple(target.waiting):
+                waiter.tick(now)
+            if not target.waiting:
+                self.changed()
+        for endpoint in self.fleet.endpoints():
+            _close_idle(endpoint, now - IDLE_UPSTREAM_S)
+        for connection in tuple(self.connections):
+            connection.sweep(now)
+        if self.access is not None:
+            self.access.flush()
+
+
+def _close_idle(endpoint: Endpoint, before: float) -> None:
+    old = [line for line in endpoint.idle if line.idle_since < before]
+    for line in old:
+        endpoint.idle.remove(line)
+        line.close()

@@ -1,0 +1,155 @@
+"""The plan (`llmgw.plan/1`) in words: one line a shard, what follows, and the summary line of contract/cli.md.
+
+Answers for: `llmgw adopt` on a screen. It may not judge: verdicts, reasons and the exit code come in the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llmgw.render.page import Table, size
+
+HEAD = ("VERDICT", "SHARD", "NODE", "GPUS", "PORT", "STATE", "WHY")
+#: Verdicts that leave the shard where it is, with their sign; the others are shown with what will be done about them.
+STAYS = {"adopt": "=", "join": "=", "keep": "=", "terminal": "=", "hold": "?"}
+#: Action -> (sign, past tense for the summary).
+SIGNS = {"start": "+", "stop": "-", "drain": "-", "roll": "-/+", "wait": "."}
+Json = dict[str, Any]
+
+
+def page(plan: Json) -> list[Table | str]:
+    names = gpu_names(plan)
+    ends = _ends(plan)
+    rows = [_shard(s, ends, names) for s in plan["shards"]]
+    rows += [_silent(n) for n in plan["nodes"] if not n["answered"]]
+    rows += [_foreign(f, names) for f in plan.get("foreign", ())]
+    parts: list[Table | str] = [Table(HEAD, rows)] if rows else ["no engine runs"]
+    follows = list(_follows(plan, ends, names))
+    if follows:
+        parts.append(Table((), follows))
+    parts += [f"warning: {w}" for w in plan.get("warnings", ())]
+    parts.append(summary(plan, ends))
+    return parts
+
+
+def gpu_names(plan: Json) -> dict[str, str]:
+    """UUID -> index, as people count GPUs."""
+    return {g["uuid"]: str(g["index"]) for n in plan["nodes"] for g in n.get("gpus") or ()}
+
+
+def _gpus(uuids: list[str], names: dict[str, str], *, none: str = "cpu") -> str:
+    return ",".join(names.get(u, u[:12]) for u in uuids) or none
+
+
+def _ends(plan: Json) -> dict[tuple[str, str], Json]:
+    """(replica, incarnation) -> the stop or drain that ends it."""
+    return {
+        (a["replica"], a.get("incarnation") or ""): a
+        for a in plan["actions"]
+        if a["action"] in {"stop", "drain"}
+    }
+
+
+def _end_of(shard: Json, ends: dict[tuple[str, str], Json]) -> Json | None:
+    """The action that ends a shard which nothing keeps."""
+    if shard["verdict"] in STAYS:
+        return None
+    key = (shard["replica"], shard["incarnation"])
+    return ends.get(key) or ends.get((shard["replica"], f"?{shard['replica']}"))
+
+
+def _shard(shard: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]) -> list[str]:
+    verdict, why = shard["verdict"], shard["why"]
+    end = _end_of(shard, ends)
+    if end is not None:
+        why = why if why.startswith(verdict) else f"{verdict}: {why}"
+        if end["due_s"] > 0:
+            why += f" (in {end['due_s']:.0f} s)"
+    word = f"- {end['action']}" if end else f"{STAYS.get(verdict, '!')} {verdict}"
+    gone = verdict == "forget"
+    return [
+        word,
+        shard["shard"],
+        shard["node"],
+        _gpus(shard["gpus"], names),
+        str(shard["port"] or "-"),
+        "-" if gone else shard["state"],
+        why,
+    ]
+
+
+def _silent(node: Json) -> list[str]:
+    count = node["shards"]
+    held = f"; {count} shard{'s' if count > 1 else ''} held" if count else ""
+    return ["? silent", "-", node["node"], "-", "-", "-", f"{node['error'] or 'no answer'}{held}"]
+
+
+def _foreign(process: Json, names: dict[str, str]) -> list[str]:
+    program = (process.get("command") or "process").split(" ", 1)[0].rpartition("/")[2]
+    gpu = process.get("gpu")
+    return [
+        "? foreign",
+        f"{program} pid {process['pid']}",
+        process["node"],
+        _gpus([gpu] if gpu else [], names, none="-"),
+        str(process.get("port") or "-"),
+        "-",
+        f"holds {size(process.get('memory') or 0)}; not ours, left alone",
+    ]
+
+
+def _follows(
+    plan: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]
+) -> Iterator[list[str]]:
+    """What the pass does beyond the shards above."""
+    shown = {id(e) for s in plan["shards"] if (e := _end_of(s, ends)) is not None}
+    first = "then"
+    for action in plan["actions"]:
+        if id(action) in shown:
+            continue
+        due = f" (in {action['due_s']:.0f} s)" if action["due_s"] > 0 else ""
+        sign = f"{SIGNS.get(action['action'], '!'):>3} {action['action']}"
+        yield [first, sign, _target(action, names), action["why"] + due]
+        first = ""
+
+
+def _target(action: Json, names: dict[str, str]) -> str:
+    if action["action"] == "start":
+        gpus = _gpus(action["gpus"], names)
+        where = f"{action['node']} {gpus if gpus == 'cpu' else f'gpu {gpus}'}"
+        return f"{action['model']} ({action['profile']}) on {where}"
+    return str(action["replica"] or f"{action['model']} ({action['profile']})")
+
+
+def summary(plan: Json, ends: dict[tuple[str, str], Json]) -> str:
+    """`3 adopted, 1 stopped; 1 start.  Restart would disturb 2 engines.   digest sha256:...`."""
+    counts: dict[str, int] = {}
+    words = {
+        "adopt": "adopted",
+        "join": "adopted",
+        "keep": "kept",
+        "terminal": "ended",
+        "hold": "held",
+    }
+    ended = {"stop": "stopped", "drain": "drained"}
+    for shard in plan["shards"]:
+        end = _end_of(shard, ends)
+        word = ended[end["action"]] if end else words.get(shard["verdict"])
+        word = word or {"forget": "forgotten"}.get(shard["verdict"], shard["verdict"])
+        counts[word] = counts.get(word, 0) + 1
+    folded = {id(e) for s in plan["shards"] if (e := _end_of(s, ends)) is not None}
+    actions: dict[str, int] = {}
+    for action in plan["actions"]:
+        if id(action) not in folded:
+            actions[action["action"]] = actions.get(action["action"], 0) + 1
+    order = {word: i for i, word in enumerate(("adopted", "kept", "held", "stopped", "drained"))}
+    words_ = sorted(counts, key=lambda w: (order.get(w, len(order)), w))
+    said = ", ".join(f"{counts[word]} {word}" for word in words_) or "0 adopted"
+    follows = ", ".join(f"{n} {word}" for word, n in actions.items())
+    disturbs = plan["disturbs"]
+    engines = "1 engine" if disturbs == 1 else f"{disturbs} engines" if disturbs else "no engine"
+    line = f"{said}; {follows}." if follows else f"{said}."
+    if not plan["complete"]:
+        line += "  Incomplete."
+    return f"{line}  Restart would disturb {engines}.   digest {plan['digest']}"

@@ -1,0 +1,232 @@
+"""The fleet (`llmgw.status/1`) in words: nodes with their GPUs, models with their replicas, and what needs attention.
+
+Answers for: `llmgw status` on a screen, and which facts of the document are a complaint. It may not ask anybody.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from llmgw.render.page import Table, age
+
+Json = dict[str, Any]
+NODE_HEAD = ["NODE", "STATE", "GPU", "MEMORY", "POWER", "ENGINES"]
+MODEL_HEAD = ["MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE"]
+NODE_WIDE, MODEL_WIDE = ["FOREIGN", "VERSION"], ["PROFILE", "PID", "ENDPOINT", "NOTE"]
+GIB = 1 << 30
+#: A model in one of these states is as its catalog wants it.
+FINE = frozenset({"ready", "loaded", "unloaded", "loading", "starting", "asleep", "stopped"})
+
+
+def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> list[Table | str]:
+    """`name` narrows it to one node, model, alias or replica; `now_s` is wall time, for ages."""
+    indices = {g["uuid"]: str(g["index"]) for n in status["nodes"] for g in n["gpus"] or ()}
+    nodes = [n for n in status["nodes"] if not name or n["node"] == name]
+    replicas = [r for r in status["replicas"] if not name or _about(r, name, status)]
+    models = [m for m in status["models"] if not name or name in {m["name"], *m["aliases"]}]
+    node_rows = [row for n in nodes for row in _node(n, wide=wide)]
+    rows = [row for r in replicas for row in _replica(r, status, indices, wide=wide, now_s=now_s)]
+    running = {r["model"] for r in replicas}
+    rows += [_model(m, wide=wide) for m in models if m["name"] not in running]
+    parts: list[Table | str] = []
+    if node_rows:
+        parts.append(Table(NODE_HEAD + (NODE_WIDE if wide else []), node_rows))
+    elif not name:
+        parts.append("no node has registered")
+    if rows:
+        parts.append(Table(MODEL_HEAD + (MODEL_WIDE if wide else []), sorted(rows)))
+    return parts if name else [*parts, *notes(status)]
+
+
+def known(status: Json, name: str) -> bool:
+    return (
+        any(n["node"] == name for n in status["nodes"])
+        or any(name in {m["name"], *m["aliases"]} for m in status["models"])
+        or any(_about(r, name, status) for r in status["replicas"])
+    )
+
+
+def _about(replica: Json, name: str, status: Json) -> bool:
+    model = next((m for m in status["models"] if m["name"] == replica["model"]), None)
+    return name in {
+        replica["replica"],
+        replica["model"],
+        *(model["aliases"] if model else ()),
+    } or any(s["node"] == name or s["shard"] == name for s in replica["shards"])
+
+
+def notes(status: Json) -> list[str]:
+    """What is going on besides, and what needs attention; nothing when all is well."""
+    said = []
+    if settling := status.get("settling"):
+        waits = ", ".join(settling.get("waiting_for") or ()) or "nodes to register"
+        said.append(f"settling: waiting for {waits}; nothing is started or stopped before")
+    said += complaints(status)
+    said += [
+        f"stop pending: {s['shard']}, {s['reason']}, at {_clock(s['at'])}"
+        for s in status.get("stops_pending") or ()
+    ]
+    return said
+
+
+def complaints(status: Json) -> list[str]:
+    """Every fact that makes `status --check` say degraded."""
+    return list(_complaints(status))
+
+
+def _complaints(status: Json) -> Iterator[str]:
+    if status.get("blocked"):
+        yield f"blocked: {_sentence(status['blocked'])}"
+    if error := (status.get("catalog") or {}).get("error"):
+        first, *more = str(error).splitlines()
+        rest = f" (and {len(more)} more)" if more else ""
+        yield f"warning: the catalog on disk is not used: {first}{rest}"
+    for node in status["nodes"]:
+        if node["state"] != "ready":
+            yield f"warning: node {node['node']} is {node['state']}"
+    for model in status["models"]:
+        if model["state"] not in FINE or model["ready"] < model["min"]:
+            why = f": {model['why']}" if model.get("why") else ""
+            yield (
+                f"warning: model {model['name']} is {model['state']}, "
+                f"{model['ready']} of {max(model['min'], 1)} ready{why}"
+            )
+    for warning in status.get("warnings") or ():
+        yield f"warning: {warning}"
+
+
+def _sentence(value: object) -> str:
+    return str(value.get("why") or value) if isinstance(value, dict) else str(value)
+
+
+def _node(node: Json, *, wide: bool) -> list[list[str]]:
+    """One line a GPU; a node without any is one line."""
+    power = _of(node.get("power_w"), node.get("power_budget_w"), "W", "{:.0f}")
+    first = [node["node"], node["state"]]
+    rows = []
+    for gpu in node["gpus"] or [None]:
+        device = f"{gpu['index']} {_short(gpu['name'])}".strip() if gpu else "-"
+        memory = _of(gpu["used"] / GIB, gpu["memory"] / GIB, "GiB", "{:.1f}") if gpu else "-"
+        row = [*first, device, memory, power, str(node["engines"])]
+        if wide:
+            foreign = gpu.get("foreign") if gpu else None
+            row += [f"{foreign / GIB:.1f} GiB" if foreign else "-", node.get("version") or "-"]
+        rows.append(row)
+        first, power = ["", ""], ""
+    for row in rows[1:]:
+        row[5] = ""
+    return rows
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def _of(used: float | None, whole: float | None, unit: str, form: str) -> str:
+    if used is None and whole is None:
+        return "-"
+    shown = [form.format(v) if v is not None else "-" for v in (used, whole)]
+    return f"{'/'.join(shown)} {unit}"
+
+
+def _replica(
+    replica: Json, status: Json, indices: dict[str, str], *, wide: bool, now_s: float
+) -> list[list[str]]:
+    model = next((m for m in status["models"] if m["name"] == replica["model"]), None)
+    lead = True
+    rows = []
+    for shard in replica["shards"] or [{}]:
+        gpus = ",".join(indices.get(u, u[:12]) for u in shard.get("gpus") or ()) or "-"
+        row = [
+            replica["model"],
+            replica["replica"] if len(replica["shards"]) < 2 else shard["shard"],  # noqa: PLR2004
+            shard.get("node") or "-",
+            gpus,
+            _state(replica, shard),
+            _requests(replica, model) if lead else "-",
+            _idle(replica, model) if lead else "-",
+            age(now_s - since) if (since := _epoch(replica.get("since"))) is not None else "-",
+            _where(shard),
+        ]
+        if wide:
+            row += [
+                replica["profile"],
+                str(shard.get("pid") or "-"),
+                (replica.get("endpoint") or "-") if lead else "-",
+                _note(replica, shard),
+            ]
+        rows.append(row)
+        lead = False
+    return rows
+
+
+def _state(replica: Json, shard: Json) -> str:
+    state = str(shard.get("state") or replica["state"])
+    progress = shard.get("progress")
+    if progress is not None and state in {"starting", "loading"}:
+        return f"{state} {progress * 100:.0f}%"
+    whole = replica["state"]
+    return (
+        f"{state} ({whole})"
+        if whole in {"assembling", "degraded", "draining"} and whole != state
+        else state
+    )
+
+
+def _requests(replica: Json, model: Json | None) -> str:
+    if replica.get("in_flight"):
+        return str(replica["in_flight"])
+    waiting = model["waiting"] if model else 0
+    return f"{waiting}w" if waiting and replica["state"] != "ready" else "-"
+
+
+def _idle(replica: Json, model: Json | None) -> str:
+    if model is None or replica["state"] != "ready":
+        return "-"
+    if replica.get("in_flight"):
+        return "busy"
+    until = model.get("idle_until")
+    return _clock(until) if until else "never"
+
+
+def _where(shard: Json) -> str:
+    compute = shard.get("compute") or {}
+    if compute.get("layers_gpu") and compute.get("layers_total"):
+        return f"gpu {compute['layers_gpu']}/{compute['layers_total']}"
+    device = compute.get("device")
+    if device:
+        return str(device)
+    return "-" if shard.get("gpus") else "cpu"
+
+
+def _note(replica: Json, shard: Json) -> str:
+    facts = [shard.get("error"), replica.get("drift")]
+    if replica.get("breaker") not in (None, "", "closed"):
+        facts.append(f"breaker {replica['breaker']}")
+    return "; ".join(str(f) for f in facts if f) or "-"
+
+
+def _model(model: Json, *, wide: bool) -> list[str]:
+    """A model that runs nowhere."""
+    waiting = f"{model['waiting']}w" if model["waiting"] else "-"
+    row = [model["name"], "-", "-", "-", model["state"], waiting, "-", "-", "-"]
+    return [*row, "-", "-", "-", model.get("why") or "-"] if wide else row
+
+
+def _epoch(text: str | None) -> float | None:
+    """Seconds of an ISO-8601 UTC time; None for none."""
+    if not text:
+        return None
+    try:
+        return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return None
+
+
+def _clock(text: str | None) -> str:
+    """The time of day in this box's zone, as people compare it with their watch."""
+    seconds = _epoch(text)
+    return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds is not None else "-"

@@ -1,0 +1,263 @@
+"""What control knows, as a document: `llmgw.status/1` of contract/cli.md.
+
+Answers for: the shape, and warnings that follow from facts alone (A69, F55, F63). Clocks are passed in; nothing is
+decided or asked; the words of states and reasons come from the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from llmgw.core import idle
+from llmgw.core.adopt.survey import Survey
+from llmgw.core.capacity import GpuHeld, Held, holdings
+from llmgw.core.types.catalog import Model
+from llmgw.core.types.messages import TERMINAL, Gpu
+from llmgw.core.types.plan import Plan, Replica, StopReplica, Wait
+from llmgw.core.types.routes import RouteModel, RouteTable
+from llmgw.core.types.state import Node, Shard, State
+
+SCHEMA = "llmgw.status/1"
+#: As long as a drain may take where the catalog does not know the profile any more.
+DRAIN_TIMEOUT_S = 120.0
+
+Json = dict[str, Any]
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """One moment of control. `iso` turns its monotonic seconds into text; `decided_s`: when the plan was made."""
+
+    state: State
+    found: Survey
+    plan: Plan
+    routes: RouteTable
+    now: float
+    decided_s: float
+    iso: Callable[[float], str]
+
+
+def status_document(
+    seen: Seen,
+    *,
+    name: str,
+    lease: str,
+    blocked: str = "",
+    catalog_path: str = "",
+    catalog_error: str = "",
+    warnings: tuple[str, ...] = (),
+) -> Json:
+    """`warnings` are the shell's own, put before those that follow from the facts."""
+    state = seen.state
+    held = holdings(state)
+    shards: dict[str, list[Shard]] = {}
+    for node in state.nodes.values():
+        for shard in node.shards:
+            if not shard.missing:
+                shards.setdefault(shard.incarnation, []).append(shard)
+    settling = {"since": seen.iso(state.started_s), "waiting_for": list(seen.plan.settling_for)}
+    return {
+        "schema": SCHEMA,
+        "generated_at": seen.iso(seen.now),
+        "leader": {"name": name, "epoch": state.epoch, "lease": lease, "standbys": []},
+        "settling": settling if state.settling else None,
+        "blocked": blocked or None,
+        "catalog": {
+            "path": catalog_path,
+            "version": state.catalog.digest[:12],
+            "error": catalog_error or None,
+        },
+        "nodes": [_node(seen, n, node, held[n]) for n, node in sorted(state.nodes.items())],
+        "models": [_model(seen, m) for _, m in sorted(state.catalog.models.items())],
+        "replicas": [
+            _replica(seen, r, shards.get(r.incarnation, []))
+            for r in seen.found.replicas
+            if r.state != "stopped"
+        ],
+        "stops_pending": list(_stops_pending(seen, shards)),
+        "warnings": [*warnings, *_warnings(seen)],
+    }
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def node_state(state: State, node: Node) -> str:
+    if node.connected:
+        return "read-only" if node.too_old else "ready"
+    waited_for = state.settling and node.lost_s is None and not node.unreachable_before
+    return "expected" if waited_for else "unreachable"
+
+
+def _node(seen: Seen, name: str, node: Node, held: Held) -> Json:
+    report = node.report
+    since = node.heard_s if node.connected else node.lost_s
+    measured = [g.power_w for g in report.gpus or () if g.power_w is not None]
+    return {
+        "node": name,
+        "state": node_state(seen.state, node),
+        "since": None if since is None else seen.iso(since),
+        "version": report.version,
+        "address": report.address,
+        "gpus": [_gpu(g, held.gpus.get(g.uuid, GpuHeld())) for g in report.gpus or ()],
+        "power_w": sum(measured) if measured else None,
+        "power_reserved_w": held.power_w,
+        "power_budget_w": report.capacity.power_w,
+        "engines": sum(s.holds for s in node.shards),
+    }
+
+
+def _gpu(gpu: Gpu, held: GpuHeld) -> Json:
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "name": gpu.name,
+        "memory": gpu.memory_bytes,
+        "reserved": gpu.memory_bytes if held.whole else held.reserved_bytes,
+        "used": gpu.memory_used_bytes,
+        "foreign": held.foreign_bytes,
+        "healthy": gpu.healthy,
+    }
+
+
+# ---------------------------------------------------------------- models and replicas
+
+
+def _model(seen: Seen, model: Model) -> Json:
+    route = seen.routes.models.get(model.name, RouteModel())
+    ready = [
+        r
+        for r in seen.found.replicas
+        if r.model == model.name and r.kept and r.complete_and_ready and r.claimed
+    ]
+    wait = next(
+        (a for a in seen.plan.actions if isinstance(a, Wait) and a.model == model.name), None
+    )
+    state, why = route.status, route.why
+    if wait is not None and state == "unloaded":
+        state, why = "waiting", wait.why
+    elif state == "loading" and route.progress is not None:
+        why = f"{why}, {route.progress * 100:.0f}%"
+    until = [idle.idle_until_s(seen.state, model, r) for r in ready]
+    sleeps = [u for u in until if u is not None]
+    return {
+        "name": model.name,
+        "aliases": list(model.aliases),
+        "state": state,
+        "min": model.scaling.min,
+        "max": model.scaling.max,
+        "ready": len(ready),
+        "waiting": idle.waiting(seen.state, model.name),
+        "idle_until": seen.iso(max(sleeps)) if sleeps else None,
+        "why": why or (wait.why if wait else None),
+    }
+
+
+def _replica(seen: Seen, r: Replica, shards: list[Shard]) -> Json:
+    first = min((s.seen_s for s in shards), default=None)
+    seen_at = None if first is None else seen.iso(first)
+    return {
+        "replica": r.replica,
+        "incarnation": r.incarnation,
+        "model": r.model,
+        "profile": r.profile,
+        "state": r.state,
+        "have": r.have,
+        "want": r.want,
+        "endpoint": r.endpoint or None,
+        "in_flight": r.in_flight,
+        "since": r.started_at or seen_at,
+        "adopted_at": seen_at,
+        "drift": r.drift or None,
+        "breaker": _breaker(seen.state, r.replica),
+        "shards": [_shard(s) for s in sorted(shards, key=lambda s: (s.rank, s.node))],
+    }
+
+
+def _breaker(state: State, replica: str) -> str:
+    """The worst that any gateway says."""
+    said = {g.demand.breaker.get(replica, "closed") for g in state.gateways.values()}
+    return next((w for w in ("open", "half-open") if w in said), "closed")
+
+
+def _shard(shard: Shard) -> Json:
+    report = shard.report
+    return {
+        "shard": report.shard,
+        "node": shard.node,
+        "gpus": list(report.gpus),
+        "port": report.port,
+        "pid": report.pid,
+        "state": report.state,
+        "attempt": report.attempt,
+        "progress": report.progress,
+        "compute": None if report.compute is None else to_builtins(report.compute),
+        "error": report.error,
+    }
+
+
+# ---------------------------------------------------------------- what is coming, and what is odd
+
+
+def _stops_pending(seen: Seen, shards: dict[str, list[Shard]]) -> Iterator[Json]:
+    """Announced stops with their time (A48), and drains with the latest moment they end."""
+    for action in seen.plan.actions:
+        if isinstance(action, StopReplica) and action.due_s > 0:
+            at = seen.iso(seen.decided_s + action.due_s)
+            for shard in action.shards:
+                yield _stop(shard, action.reason, action.why, at)
+    for incarnation, drain in sorted(seen.state.draining.items()):
+        for shard in shards.get(incarnation, ()):
+            if shard.holds:
+                at = seen.iso(drain.since_s + _drain_timeout_s(seen.state, shard))
+                yield _stop(shard, drain.reason, f"draining: {drain.why}", at)
+
+
+def _stop(shard: Shard, reason: str, why: str, at: str) -> Json:
+    return {"shard": shard.report.shard, "node": shard.node, "reason": reason, "why": why, "at": at}
+
+
+def _drain_timeout_s(state: State, shard: Shard) -> float:
+    model = state.catalog.resolve(shard.report.model)
+    profile = model.profile(shard.report.profile) if model else None
+    return profile.drain_timeout_s if profile else DRAIN_TIMEOUT_S
+
+
+def _warnings(seen: Seen) -> Iterator[str]:
+    yield from seen.plan.warnings
+    state = seen.state
+    silent = [
+        n for n, node in sorted(state.nodes.items()) if node_state(state, node) == "unreachable"
+    ]
+    if len(silent) > 1 and len(silent) == len(state.nodes):
+        yield f"none of {len(silent)} nodes answers: the fault is probably on this side; nothing is stopped"
+    for name, node in sorted(state.nodes.items()):
+        if node.too_old:
+            yield (
+                f"the agent on {name} is too old (protocol {node.report.protocol}): "
+                "its engines are left alone, upgrade it"
+            )
+        if node.connected and node.report.gpus is None:
+            yield f"the GPUs of {name} are not known: is the driver up?"
+        for shard in node.shards:
+            yield from _fallen_back(name, shard)
+    for v in seen.found.verdicts:
+        if v.verdict in ("conflict", "stray"):
+            yield f"{v.shard.report.shard} on {v.shard.node}: {v.verdict}: {v.why}"
+
+
+def _fallen_back(node: str, shard: Shard) -> Iterator[str]:
+    """A69: an engine that has GPUs and put nothing on them is slow, and nothing else says so."""
+    report = shard.report
+    compute = report.compute
+    if compute is None or not report.gpus or report.state in TERMINAL or shard.missing:
+        return
+    if compute.layers_gpu == 0 or (compute.device or "").lower() == "cpu":
+        of = f" of {compute.layers_total}" if compute.layers_total else ""
+        put = "" if compute.layers_gpu is None else f", {compute.layers_gpu}{of} layers on the GPU"
+        yield (
+            f"{report.shard} on {node} has {len(report.gpus)} GPU and computes on the CPU{put}: "
+            "look at its log for the reason"
+        )

@@ -1,0 +1,211 @@
+"""Control and agent of one box as real processes in a folder of their own: for the demo and the end-to-end tests.
+
+Answers for: free ports, logs in files, waits for facts instead of time, and that nothing is left behind. It may not
+know what is tried with it.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from llmgw import handover
+from llmgw.errors import LlmgwError
+
+T = TypeVar("T")
+Json = dict[str, Any]
+PARTS = ("control", "agent")
+ENGINE_PORTS = 20
+TICK_S = 0.05
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def free_range(count: int) -> tuple[int, int]:
+    """Ports next to each other for engines, below the ones that the kernel gives to clients."""
+    for low in range(20000, 30000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(low, low + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return low, low + count - 1
+    msg = f"no {count} free ports between 20000 and 30000"
+    raise OSError(msg)
+
+
+def wait_for(look: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
+    """The first answer of `look` that is something; a test waits for an event, not for time."""
+    give_up = time.monotonic() + timeout_s
+    while time.monotonic() < give_up:
+        if found := look():
+            return found
+        time.sleep(TICK_S)
+    msg = f"{what}: not within {timeout_s:g} s"
+    raise TimeoutError(msg)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the kernel started this process, 0 for a zombie's; with the pid it says which process it is."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+class Fleet:
+    def __init__(self, folder: Path, catalog: Path, *, settle_timeout: str = "20s") -> None:
+        self.folder = folder
+        self.catalog = catalog
+        self.settle_timeout = settle_timeout
+        self.urls = {p: f"http://127.0.0.1:{free_port()}" for p in (*PARTS, "gateway")}
+        self.ports = free_range(ENGINE_PORTS)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.http = httpx.Client(timeout=30, trust_env=False)
+        self.node = "box1"
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "control" / "inventory.db"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What `llmgw` needs to speak to this fleet and to no other."""
+        own = {k: v for k, v in os.environ.items() if not k.startswith("LLMGW_")}
+        return own | {
+            "LLMGW_CONTROL": self.urls["control"],
+            "LLMGW_AGENT": self.urls["agent"],
+            "LLMGW_STATE_DIR": str(self.folder),
+            "LLMGW_CATALOG": str(self.catalog),
+            "NO_COLOR": "1",
+        }
+
+    def words(self, part: str) -> list[str]:
+        place = {name: url.removeprefix("http://") for name, url in self.urls.items()}
+        if part == "control":
+            settle = ["--settle-timeout", self.settle_timeout]
+            return [part, "--listen", place[part], "--gateway", place["gateway"], *settle]
+        ports = "{}-{}".format(*self.ports)
+        words = ["--node", self.node, "--listen", place[part], "--ports", ports, "--gpus", "none"]
+        return [part, *words]
+
+    def log(self, part: str) -> Path:
+        return self.folder / f"{part}.log"
+
+    def start(self, *parts: str) -> None:
+        for part in parts:
+            with self.log(part).open("ab") as file:
+                self.processes[part] = subprocess.Popen(
+                    [sys.executable, "-m", "llmgw", *self.words(part)],
+                    env=self.env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                )
+
+    def kill(self, part: str) -> None:
+        """As a crash does it: no signal it could catch."""
+        process = self.processes.pop(part)
+        process.kill()
+        process.wait()
+
+    def llmgw(self, *words: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "llmgw", *map(str, words)]
+        return subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def status(self) -> Json | None:
+        """Control's picture, or None where it does not answer."""
+        try:
+            found: Json = (
+                self.http.get(f"{self.urls['control']}/api/v1/status").raise_for_status().json()
+            )
+        except httpx.HTTPError:
+            return None
+        return found
+
+    def replicas(self, model: str, state: str = "ready") -> list[Json]:
+        found = self.status() or {"replicas": []}
+        return [r for r in found["replicas"] if (r["model"], r["state"]) == (model, state)]
+
+    def ready(self, model: str, timeout_s: float = 60.0) -> Json:
+        """The one ready replica of `model`, of a control that has settled."""
+
+        def look() -> Json | None:
+            self.check_alive()
+            settled = (self.status() or {"settling": True})["settling"] is None
+            return next(iter(self.replicas(model)), None) if settled else None
+
+        return wait_for(look, f"{model} ready", timeout_s)
+
+    def served(self, model: str, timeout_s: float = 60.0) -> None:
+        """Until the gateway routes it."""
+        url = f"{self.urls['gateway']}/v1/models/{model}"
+
+        def look() -> bool:
+            try:
+                answer = self.http.get(url)
+            except httpx.HTTPError:
+                return False
+            return answer.status_code == 200 and answer.json()["status"]["value"] == "loaded"  # noqa: PLR2004
+
+        wait_for(look, f"{model} routed", timeout_s)
+
+    def check_alive(self) -> None:
+        for part, process in self.processes.items():
+            if process.poll() is not None:
+                said = self.log(part).read_text(errors="replace")[-2000:]
+                msg = f"{part} ended with {process.returncode}; it said: {said}"
+                raise RuntimeError(msg)
+
+    def gateway_pid(self) -> int | None:
+        try:
+            return handover.hello(self.folder / "control" / "gateway").pid
+        except LlmgwError:
+            return None
+
+    def engines(self) -> dict[int, str]:
+        """Pid -> shard of every process that carries this fleet's marker, whoever still knows of it."""
+        return dict(marked(self.ports))
+
+    def close(self) -> None:
+        """End every process of this fleet, engines and gateway included, by their ids."""
+        gateway = self.gateway_pid()
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        for pid in [*self.engines(), *([gateway] if gateway else [])]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.http.close()
+
+
+def marked(ports: tuple[int, int]) -> Iterator[tuple[int, str]]:
+    """Processes whose environment says that an agent started them on one of `ports`."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        env = dict(pair.partition("=")[::2] for pair in pairs)
+        port = env.get("LLMGW_PORT", "")
+        if port.isdecimal() and ports[0] <= int(port) <= ports[1]:
+            yield int(folder.name), env.get("LLMGW_SHARD", "?")

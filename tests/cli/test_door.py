@@ -1,0 +1,151 @@
+"""One door out: exit codes, at most two lines on stderr, no traceback and no secret."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from llmgw import __version__
+from llmgw.cli import door
+from llmgw.errors import LlmgwError, UnauthorisedError, UnreachableError, UsageError
+from tests.cli.say import llmgw
+
+MODULE = [sys.executable, "-m", "llmgw"]
+
+
+def fail(error: BaseException) -> object:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LlmgwError("the thing: 3 of 4", "try 4"), 1),
+        (UsageError("the thing: 3 of 4", "try 4"), 2),
+        (UnreachableError("the thing: 3 of 4", "try 4"), 3),
+        (UnauthorisedError("the thing: 3 of 4", "try 4"), 4),
+    ],
+)
+def test_an_expected_error_is_two_lines(
+    error: LlmgwError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert door.through(lambda: fail(error)) == code
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "llmgw: the thing: 3 of 4\nhint: try 4\n")
+
+
+def test_a_bug_is_one_line_and_a_report_without_secrets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMGW_TOKEN", "s3cret-token")
+    error = RuntimeError("broke on s3cret-token and Bearer abcdef")
+    assert door.through(lambda: fail(error)) == 70
+    said = capsys.readouterr().err
+    found = re.fullmatch(
+        r"llmgw: a bug: RuntimeError: broke on \*\*\* and Bearer \*\*\*; report in (\S+)\n", said
+    )
+    assert found, said
+    report = Path(found[1])
+    text = report.read_text()
+    report.unlink()
+    assert "Traceback" in text
+    assert f"llmgw {__version__}, Python" in text
+    assert "s3cret" not in text
+    assert "abcdef" not in text
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.through(lambda: fail(RuntimeError("x")), debug=True) == 70
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    Path(said.split("report in ")[1].strip()).unlink()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_ctrl_c_is_130_and_quiet(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.through(lambda: fail(error)) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["adpot"], "llmgw: no such command 'adpot'\nhint: did you mean 'adopt'?"),
+        (["standby"], "llmgw: no such command 'standby'\nhint: `llmgw --help` shows what there is"),
+        (["adopt", "--dry"], "llmgw: no such option: --dry\nhint: did you mean --dry-run?"),
+        (["control", "--standby"], "llmgw: no such option: --standby\nhint: "),
+        (
+            ["status", "-o", "yaml"],
+            "llmgw: invalid value for '-o' / '--output': 'yaml' is not one of",
+        ),
+        (["status", "a", "b"], "llmgw: got unexpected extra argument"),
+        (["clear"], "llmgw: missing argument 'REPLICA|MODEL'"),
+    ],
+)
+def test_wrong_words_are_2_with_the_nearest_right_one(words: list[str], said: str) -> None:
+    result = llmgw(*words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(said), result.err
+    assert len(result.err.splitlines()) == 2
+
+
+def test_no_words_at_all_show_the_help_and_are_2() -> None:
+    result = llmgw()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: llmgw ")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_is_an_answer(flag: str) -> None:
+    result = llmgw("adopt", flag)
+    assert (result.code, result.err) == (0, "")
+    assert "--dry-run" in result.out
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--debug", "--version"], ["version"]])
+def test_the_version(words: list[str]) -> None:
+    result = subprocess.run([*MODULE, *words], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith(f"llmgw {__version__}")
+
+
+def test_global_options_may_stand_anywhere() -> None:
+    assert llmgw("version", "--color", "never").code == 0
+    assert llmgw("version", "--color=sometimes").code == 2
+    assert llmgw("version", "--debug").code == 0
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        [*MODULE, "catalog", "schema"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (process.returncode, process.stderr) == (door.EXIT_PIPE, b"")
+
+
+def imported(*words: str) -> set[str]:
+    """The modules that one call loads, as `-X importtime` lists them."""
+    command = [sys.executable, "-X", "importtime", "-m", "llmgw", *words]
+    env = {**os.environ, "LLMGW_CONTROL": "http://127.0.0.1:9", "LLMGW_AGENT": "http://127.0.0.1:9"}
+    said = subprocess.run(command, capture_output=True, text=True, check=False, env=env).stderr
+    return {line.rpartition("|")[2].strip() for line in said.splitlines() if "|" in line}
+
+
+@pytest.mark.parametrize(
+    ("words", "never"),
+    [
+        (["--version"], {"typer", "json", "httpx", "msgspec", "llmgw.cli"}),
+        (["status"], {"httpx", "rich", "msgspec", "yaml", "structlog", "llmgw.wire", "llmgw.core"}),
+        (["version"], {"httpx", "rich", "msgspec", "yaml", "structlog"}),
+        (["adopt", "--dry-run", "--report", "/nowhere"], {"httpx", "rich", "starlette", "uvicorn"}),
+    ],
+)
+def test_quick_commands_load_little(words: list[str], never: set[str]) -> None:
+    loaded = imported(*words)
+    assert "llmgw" in loaded
+    assert not loaded & never

@@ -1,0 +1,248 @@
+"""How documents look: whole and plain through a pipe, coloured and wrapped on a terminal, the same words in both."""
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from llmgw.render import page, plan, status
+from llmgw.render.page import Look, Table
+
+NOW_S = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+GIB = 1 << 30
+GPU = {"uuid": "GPU-a", "index": 0, "name": "NVIDIA GeForce RTX 3090", "memory": 24 * GIB}
+SHARD = {
+    "shard": "coder-7k2/0",
+    "node": "box1",
+    "gpus": ["GPU-a"],
+    "port": 18000,
+    "pid": 4711,
+    "state": "ready",
+    "progress": None,
+    "compute": {"device": "cuda", "layers_gpu": 49, "layers_total": 49},
+    "error": None,
+}
+REPLICA = {
+    "replica": "coder-7k2",
+    "incarnation": "i",
+    "model": "coder",
+    "profile": "q4",
+    "state": "ready",
+    "have": 1,
+    "want": 1,
+    "endpoint": "http://10.0.0.11:18000",
+    "in_flight": 2,
+    "since": "2025-12-28T20:00:00Z",
+    "drift": None,
+    "breaker": "closed",
+    "shards": [SHARD],
+}
+MODEL = {
+    "name": "coder",
+    "aliases": ["default"],
+    "state": "ready",
+    "min": 0,
+    "max": 2,
+    "ready": 1,
+    "waiting": 0,
+    "idle_until": None,
+    "why": None,
+}
+NODE = {
+    "node": "box1",
+    "state": "ready",
+    "version": "0.1.0",
+    "gpus": [{**GPU, "used": 18 * GIB, "reserved": 18 * GIB, "foreign": 2 * GIB}],
+    "power_w": 212.0,
+    "power_budget_w": 300.0,
+    "engines": 1,
+}
+
+
+def fleet(**more: Any) -> dict[str, Any]:
+    return {
+        "schema": "llmgw.status/1",
+        "settling": None,
+        "blocked": None,
+        "catalog": {"path": "c.yaml", "version": "1", "error": None},
+        "nodes": [NODE],
+        "models": [MODEL],
+        "replicas": [REPLICA],
+        "stops_pending": [],
+        "warnings": [],
+        **more,
+    }
+
+
+def text(document: dict[str, Any], **how: Any) -> list[str]:
+    return page.plain(status.page(document, now_s=NOW_S, **how)).splitlines()
+
+
+def test_a_fleet_in_columns() -> None:
+    assert text(fleet()) == [
+        "NODE  STATE  GPU         MEMORY         POWER      ENGINES",
+        "box1  ready  0 RTX 3090  18.0/24.0 GiB  212/300 W  1",
+        "MODEL  REPLICA    NODE  GPU  STATE  REQS  IDLE UNTIL  AGE   WHERE",
+        "coder  coder-7k2  box1  0    ready  2     busy        3d4h  gpu 49/49",
+    ]
+
+
+def test_wide_adds_what_is_asked_for_when_something_is_odd() -> None:
+    shard = {**SHARD, "error": "out of memory"}
+    node, engine = (
+        line
+        for line in text(
+            fleet(replicas=[{**REPLICA, "drift": "args changed", "shards": [shard]}]), wide=True
+        )
+        if line.startswith(("box1", "coder"))
+    )
+    assert node.endswith("2.0 GiB  0.1.0")
+    assert engine.endswith("q4       4711  http://10.0.0.11:18000  out of memory; args changed")
+
+
+def test_a_model_that_loads_and_one_that_sleeps() -> None:
+    loading = {**SHARD, "state": "loading", "progress": 0.63, "gpus": [], "compute": None}
+    asleep = {**MODEL, "name": "embed", "aliases": [], "state": "unloaded", "ready": 0}
+    document = fleet(
+        replicas=[{**REPLICA, "state": "starting", "in_flight": 0, "shards": [loading]}],
+        models=[{**MODEL, "state": "loading", "ready": 0, "waiting": 1}, asleep],
+    )
+    assert text(document)[3:] == [
+        "coder  coder-7k2  box1  -    loading 63%  1w    -           3d4h  cpu",
+        "embed  -          -     -    unloaded     -     -           -     -",
+    ]
+    assert status.complaints(document) == []
+
+
+def test_a_replica_over_two_nodes_has_a_line_for_each() -> None:
+    second = {**SHARD, "shard": "coder-7k2/1", "node": "box2", "state": "loading"}
+    replica = {**REPLICA, "state": "assembling", "have": 2, "want": 2, "shards": [SHARD, second]}
+    lines = text(fleet(replicas=[replica]), name="coder")
+    assert [line.split()[1:3] for line in lines[1:]] == [
+        ["coder-7k2/0", "box1"],
+        ["coder-7k2/1", "box2"],
+    ]
+    assert "ready (assembling)" in lines[1]
+
+
+@pytest.mark.parametrize("name", ["box1", "coder", "default", "coder-7k2", "coder-7k2/0"])
+def test_a_name_narrows_it(name: str) -> None:
+    assert status.known(fleet(), name)
+    other = {**REPLICA, "replica": "other-1", "model": "other", "shards": []}
+    assert not any("other" in line for line in text(fleet(replicas=[REPLICA, other]), name=name))
+    assert not status.known(fleet(), "nobody")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"blocked": "would stop 9 engines"}, "blocked: would stop 9 engines"),
+        (
+            {"catalog": {"error": "c.yaml:1:1: no\nc.yaml:2:1: no"}},
+            "warning: the catalog on disk is not used: c.yaml:1:1: no (and 1 more)",
+        ),
+        ({"nodes": [{**NODE, "state": "unreachable"}]}, "warning: node box1 is unreachable"),
+        (
+            {"models": [{**MODEL, "state": "failed", "ready": 0, "why": "exit 1"}]},
+            "warning: model coder is failed, 0 of 1 ready: exit 1",
+        ),
+        ({"warnings": ["coder runs on the CPU"]}, "warning: coder runs on the CPU"),
+    ],
+)
+def test_what_needs_attention_is_said(more: dict[str, Any], said: str) -> None:
+    assert status.complaints(fleet(**more)) == [said]
+    assert said in text(fleet(**more))
+
+
+def test_what_is_under_way_is_said() -> None:
+    stop = {"shard": "old-1/0", "reason": "model_removed", "at": "2026-01-01T00:00:00Z"}
+    settling = {"since": "2026-01-01T00:00:00Z", "waiting_for": ["box2"]}
+    lines = text(fleet(settling=settling, stops_pending=[stop]))
+    assert lines[4].startswith("settling: waiting for box2;")
+    assert re.fullmatch(r"stop pending: old-1/0, model_removed, at \d\d:\d\d:\d\d", lines[5])
+
+
+def test_an_empty_fleet_says_so() -> None:
+    assert text(fleet(nodes=[], models=[], replicas=[])) == ["no node has registered"]
+
+
+WHY = "a sentence that is much longer than a narrow terminal is wide, and must not be cut anywhere"
+PARTS = [Table(("VERDICT", "WHY"), [["= adopt", "short"], ["- stop", WHY]]), "a line"]
+
+
+def shown(look: Look) -> str:
+    out = io.StringIO()
+    page.show(PARTS, look, out)
+    return out.getvalue()
+
+
+def test_a_pipe_gets_everything_plain() -> None:
+    said = shown(Look(terminal=False, color=False))
+    assert said == f"VERDICT  WHY\n= adopt  short\n- stop   {WHY}\na line\n"
+
+
+def test_a_terminal_wraps_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    said = shown(Look(terminal=True, color=False))
+    assert "\x1b" not in said
+    assert max(map(len, said.splitlines())) <= 40
+    assert WHY in " ".join(said.replace("- stop", "").split())
+
+
+def test_colour_repeats_what_the_words_say() -> None:
+    said = shown(Look(terminal=False, color=True))
+    assert "\x1b[" in said
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    assert [line.rstrip() for line in bare.splitlines()] == [
+        "VERDICT  WHY",
+        "= adopt  short",
+        f"- stop   {WHY}",
+        "a line",
+    ]
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("choice", "no_color", "stream", "want"),
+    [
+        ("auto", "", Screen(), Look(terminal=True, color=True)),
+        ("auto", "1", Screen(), Look(terminal=True, color=False)),
+        ("never", "", Screen(), Look(terminal=True, color=False)),
+        ("always", "1", io.StringIO(), Look(terminal=False, color=True)),
+        ("auto", "", io.StringIO(), Look(terminal=False, color=False)),
+    ],
+)
+def test_who_gets_colour(
+    choice: str, no_color: str, stream: io.StringIO, want: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    assert page.look(choice, stream) == want
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(None, "-"), (-1, "0s"), (8, "8s"), (312, "5m12s"), (273600, "3d4h")]
+)
+def test_ages(seconds: float | None, said: str) -> None:
+    assert page.age(seconds) == said
+
+
+def test_a_plan_of_nothing() -> None:
+    empty: dict[str, Any] = {
+        "shards": [],
+        "nodes": [],
+        "actions": [],
+        "foreign": [],
+        "complete": True,
+        "disturbs": 0,
+        "digest": "sha256:0",
+    }
+    assert page.plain(plan.page(empty)).splitlines() == [
+        "no engine runs",
+        "0 adopted.  Restart would disturb no engine.   digest sha256:0",
+    ]

@@ -1,0 +1,179 @@
+"""When a drain is over: nobody can be on the replica any more, or its time is up (A65)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmgw.core import drain
+from llmgw.core.adopt.survey import survey
+from llmgw.core.reconcile.observe import observe
+from llmgw.core.types.plan import Replica
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import Demanded, DrainBegun, Draining, GatewayGone, Published, State
+from tests.core.world import catalog, model, node, running, shard
+
+#: well after control's start: every gateway has had the time to speak
+T = 1000.0
+INC = "inc-alpha-1"
+LIMIT_S = 120.0
+DONE = "drained, nothing in flight"
+OVER = "drained for 120 s, the limit"
+
+
+def begun(*gateways: str, reason: str = "drift", table: int = 6) -> State:
+    """A drain that began at T; the gateways have the table before it."""
+    state = running(catalog(model("alpha", low=1)), node("box1", shard("alpha-1/0")))
+    for name in gateways:
+        state = said(state, T, name, n=1, table=table)
+    return observe(state, DrainBegun(INC, reason, "it changed"), T)
+
+
+def shown(*gateways: str, reason: str = "drift") -> State:
+    """The same, with table 7 out: it shows the replica draining."""
+    out = Published(7, frozenset({INC}), frozenset({INC}))
+    return observe(begun(*gateways, reason=reason), out, T)
+
+
+def said(state: State, now: float, gateway: str = "g", *, n: int = 2, **k: Any) -> State:
+    return observe(state, Demanded(Demand(gateway=gateway, n=n, **k)), now)
+
+
+def alpha(state: State) -> Replica:
+    (only,) = survey(state).replicas
+    return only
+
+
+def over(state: State, now: float) -> str:
+    return drain.finished(state, alpha(state), state.draining[INC], LIMIT_S, now)
+
+
+# --- from when it counts ---------------------------------------------------------------------
+
+
+def test_a65_a_drain_no_table_shows_yet_does_not_end_though_nothing_is_in_flight() -> None:
+    state = said(begun("g"), T, table=99)
+    assert over(state, T) == ""
+
+
+def test_a65_it_ends_when_every_gateway_has_the_table_and_nothing_is_in_flight() -> None:
+    state = shown("g1", "g2")
+    assert over(state, T) == ""
+    state = said(state, T + 1, "g1", table=7)
+    assert over(state, T + 1) == ""
+    state = said(state, T + 2, "g2", table=8)
+    assert over(state, T + 2) == DONE
+
+
+def test_a65_it_does_not_end_while_a_request_is_in_flight() -> None:
+    state = said(shown("g"), T + 1, table=7, in_flight={"alpha-1": 1})
+    assert over(state, T + 1) == ""
+    assert over(said(state, T + 2, n=3, table=7), T + 2) == DONE
+
+
+def test_requests_that_wait_for_the_model_do_not_keep_a_replica_that_is_going() -> None:
+    state = said(shown("g"), T + 1, table=7, waiting={"alpha": 3})
+    assert over(state, T + 1) == DONE
+
+
+# --- gateways that are not heard -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("age_s", "ends"), [(9.9, True), (10.0, False), (59.9, False), (60.0, True)]
+)
+def test_a65_a_silent_gateway_delays_the_end_until_it_is_out_of_the_count(
+    age_s: float, ends: bool
+) -> None:
+    state = said(shown("g1", "g2"), T + 1, "g1", table=7)
+    state = said(state, T + 1 + age_s, "g2", table=7)
+    assert over(state, T + 1 + age_s) == (DONE if ends else "")
+
+
+def test_a65_a_gateway_gone_for_60_s_need_not_have_the_table() -> None:
+    state = said(shown("g1", "g2"), T + 59.9, "g1", table=7)
+    assert over(state, T + 59.9) == ""
+    assert over(said(state, T + 60, "g1", n=3, table=7), T + 60) == DONE
+
+
+def test_a_gateway_whose_process_is_seen_dead_delays_nothing() -> None:
+    state = observe(shown("g"), GatewayGone("g"), T + 1)
+    assert over(state, T + 1) == DONE
+
+
+def test_without_any_gateway_it_ends_once_control_is_up_long_enough_to_have_heard_one() -> None:
+    state = running(catalog(model("alpha", low=1)), node("box1", shard("alpha-1/0")))
+    state = observe(state, DrainBegun(INC, "drift", ""), 1.0)
+    state = observe(state, Published(7, frozenset(), frozenset({INC})), 1.0)
+    assert (over(state, 59.0), over(state, 60.0)) == ("", DONE)
+
+
+def test_after_a_restart_of_control_a_drain_waits_for_gateways_that_have_not_spoken_yet() -> None:
+    state = running(catalog(model("alpha", low=1)), node("box1", shard("alpha-1/0")))
+    state = observe(state, DrainBegun(INC, "drift", ""), 1.0)
+    state = observe(state, Published(7, frozenset(), frozenset({INC})), 1.0)
+    state = said(state, 2.0, "g1", n=1, table=7)
+    assert over(state, 2.0) == ""
+    assert over(state, 10.0) == DONE
+
+
+# --- the limit, and the operator -------------------------------------------------------------
+
+
+def test_a65_the_limit_ends_it_whatever_is_in_flight() -> None:
+    state = said(shown("g"), T + LIMIT_S, table=7, in_flight={"alpha-1": 2})
+    assert over(state, T + LIMIT_S - 0.1) == ""
+    assert over(state, T + LIMIT_S) == OVER
+
+
+def test_a65_a_silent_gateway_delays_the_operator_not_at_all() -> None:
+    state = said(shown("g1", "g2", reason="ending"), T + 11, "g1", table=7)
+    assert over(state, T + 9.9) == ""
+    assert over(state, T + 11) == DONE
+
+
+def test_a65_what_is_in_flight_may_finish_also_when_the_operator_asked() -> None:
+    state = said(shown("g", reason="ending"), T + 1, table=7, in_flight={"alpha-1": 1})
+    assert over(state, T + 1) == ""
+    assert over(state, T + 20) == ""
+    assert over(said(state, T + 21, n=3, table=7), T + 21) == DONE
+
+
+GATEWAYS = st.lists(
+    st.tuples(
+        st.sampled_from(["g1", "g2", "g3"]),
+        st.floats(0, 80),
+        st.integers(5, 8),
+        st.integers(0, 2),
+    ),
+    max_size=8,
+)
+
+
+@given(GATEWAYS, st.floats(0, 80))
+def test_a65_no_drain_ends_before_its_limit_while_a_gateway_that_counts_may_use_the_replica(
+    spoken: list[Any], later_s: float
+) -> None:
+    state, now = shown("g1"), T
+    for n, (gateway, after_s, table, in_flight) in enumerate(spoken):
+        now += after_s
+        state = said(state, now, gateway, n=n + 2, table=table, in_flight={"alpha-1": in_flight})
+    now += later_s
+    why = over(state, now)
+    if now >= T + LIMIT_S:
+        assert why == OVER
+    elif why:
+        assert why == DONE
+        for g in state.gateways.values():
+            if now - g.heard_s < 60:
+                assert now - g.heard_s < 10
+                assert g.demand.table >= 7
+                assert not g.demand.in_flight["alpha-1"]
+
+
+def test_a_drain_remembers_the_first_table_that_showed_it() -> None:
+    state = observe(shown("g"), Published(9, frozenset({INC}), frozenset({INC})), T + 1)
+    assert state.draining[INC] == Draining(T, "drift", "it changed", 7)

@@ -1,0 +1,272 @@
+"""Requests of clients: bytes in, values out. Any split of any messages gives the same, and no doubtful shape passes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmgw.gateway.http1 import HEAD_BYTES, Budget, Request, RequestReader, answer, chunk
+
+HOST = b"Host: x\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST
+BODY = b'{"model":"m"}'
+
+
+def plain(body: bytes = BODY, more: bytes = b"") -> bytes:
+    return POST + more + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+def chunked(*pieces: bytes, trailer: bytes = b"") -> bytes:
+    framed = b"".join(chunk(piece) for piece in pieces)
+    return POST + b"transfer-encoding: chunked\r\n\r\n" + framed + b"0\r\n" + trailer + b"\r\n"
+
+
+def read(*parts: bytes, body_limit: int = 1 << 20) -> RequestReader:
+    reader = RequestReader(Budget(), body_limit)
+    for part in parts:
+        reader.feed(part)
+    return reader
+
+
+def facts(reader: RequestReader) -> list[tuple[bytes, bytes, bytes, bytes, bool, bool]]:
+    def one(r: Request) -> tuple[bytes, bytes, bytes, bytes, bool, bool]:
+        return r.method, r.target, b"".join(r.forward), r.body, r.keep_alive, r.http10
+
+    return [one(r) for r in reader.ready]
+
+
+def test_a_whole_request() -> None:
+    reader = read(plain(more=b"Accept: */*\r\nAuthorization: Bearer k\r\nX-Request-Id: 7\r\n"))
+    request = reader.ready[0]
+    assert request.method == b"POST"
+    assert request.path == b"/v1/chat/completions"
+    assert request.body == BODY
+    assert b"".join(request.forward) == b"Accept: */*\r\n"
+    assert request.own[b"authorization"] == b"Bearer k"
+    assert request.own[b"x-request-id"] == b"7"
+    assert request.keep_alive
+    assert not reader.partial
+
+
+MESSAGES = st.sampled_from(
+    [
+        plain(),
+        plain(b"", b"X-A: 1\r\nX-B:   padded  \r\n"),
+        plain(b"x" * 5000),
+        chunked(BODY),
+        chunked(b"a" * 300, b"b", b"c" * 70, trailer=b"X-Trailer: 1\r\n"),
+        b"GET /v1/models HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"\r\nHEAD /healthz?a=b HTTP/1.1\r\n" + HOST + b"X-Empty:\r\n\r\n",
+        b"OPTIONS http://gateway:8800/v1/models HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"POST /v1/models HTTP/1.1\r\n" + HOST + b"Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Not: 2\r\n\r\n",
+        POST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\ncontent-length: 3\r\n\r\nabc",
+    ]
+)
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=5), st.data())
+def test_any_split_of_any_messages_reads_the_same(messages: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(messages)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    whole, split = read(stream), read(*parts)
+    assert whole.error is None
+    assert split.error is None
+    assert facts(split) == facts(whole)
+    assert len(whole.ready) == len(messages)
+    assert not split.partial
+
+
+def test_byte_by_byte() -> None:
+    stream = plain() + chunked(b"abc", b"de") + b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
+    reader = read(*(bytes([c]) for c in stream))
+    assert [r.body for r in reader.ready] == [BODY, b"abcde", b""]
+
+
+SMUGGLING = {
+    "both lengths": POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "both lengths, other order": POST + b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"content-length: 5\r\ncontent-length: 5\r\n\r\nabcde",
+    "list of lengths": POST + b"content-length: 5, 5\r\n\r\nabcde",
+    "signed length": POST + b"content-length: +5\r\n\r\nabcde",
+    "hexadecimal length": POST + b"content-length: 0x5\r\n\r\nabcde",
+    "empty length": POST + b"content-length:\r\n\r\n",
+    "overflowing length": POST + b"content-length: 99999999999999999999999\r\n\r\n",
+    "other coding": POST + b"transfer-encoding: gzip\r\n\r\n",
+    "two codings": POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunked not last": POST + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "nearly chunked": POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked with a control": POST + b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+    "chunked in HTTP/1.0": b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "bare LF": (POST + b"content-length: 0\r\n\r\n").replace(b"\r\n", b"\n"),
+    "one bare LF": b"GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
+    "bare LF at the end": b"GET / HTTP/1.1\r\nHost: x\r\n\n",
+    "bare CR": b"GET / HTTP/1.1\r\nHost: x\rA: b\r\n\r\n",
+    "obs-fold": POST + b"X: a\r\n b\r\n\r\n",
+    "obs-fold with a tab": POST + b"X: a\r\n\tb\r\n\r\n",
+    "space before the colon": POST + b"X : a\r\n\r\n",
+    "NUL": POST + b"X: a\0b\r\n\r\n",
+    "no name": POST + b": a\r\n\r\n",
+    "chunk size after bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+    "chunk ended by bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\n0\r\n\r\n",
+    "chunk extension with bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3;a\nabc\r\n0\r\n\r\n",
+    "chunk size with a prefix": POST + b"transfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+    "overflowing chunk": POST + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\na",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\n" + HOST + b"Host: y\r\n\r\n",
+    "no version": b"GET /\r\n\r\n",
+    "another version": b"GET / HTTP/1.2\r\n" + HOST + b"\r\n",
+    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no method": b"FOO / HTTP/1.1\r\n" + HOST + b"\r\n",
+    "small method": b"get / HTTP/1.1\r\n" + HOST + b"\r\n",
+    "space in the target": b"GET /a b HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+}
+
+
+@pytest.mark.parametrize("shape", SMUGGLING)
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_shapes_on_which_parsers_differ_are_refused(shape: str, step: int) -> None:
+    data = SMUGGLING[shape] + b"GET /smuggled HTTP/1.1\r\n" + HOST + b"\r\n"
+    reader = read(*(data[i : i + step] for i in range(0, len(data), step)))
+    assert reader.error is not None
+    assert reader.error.status in (400, 505)
+    assert not reader.ready
+
+
+def test_what_came_before_a_refused_request_is_kept() -> None:
+    reader = read(plain() + SMUGGLING["two lengths"])
+    assert len(reader.ready) == 1
+    assert reader.error is not None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        POST + b"X: " + b"a" * HEAD_BYTES + b"\r\n\r\n",
+        POST + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(9000)) + b"\r\n",
+        b"GET /" + b"a" * HEAD_BYTES + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+    ],
+    ids=["one long header", "many headers", "long target"],
+)
+@pytest.mark.parametrize("step", [1000, 1 << 20])
+def test_headers_over_the_limit(head: bytes, step: int) -> None:
+    reader = read(*(head[i : i + step] for i in range(0, len(head), step)))
+    assert reader.error is not None
+    assert reader.error.status == 431
+    assert not reader.ready
+
+
+def test_an_unfinished_header_is_not_collected_without_end() -> None:
+    reader = read(POST + b"X: ")
+    for _ in range(20):
+        reader.feed(b"a" * 8192)
+    assert reader.error is not None
+    assert reader.error.status == 431
+
+
+def test_headers_below_the_limit_pass_also_after_a_large_body() -> None:
+    head = POST + b"X: " + b"a" * (HEAD_BYTES - 1000) + b"\r\ncontent-length: 200000\r\n\r\n"
+    stream = (head + b"b" * 200_000) * 2
+    for step in (4096, 100_000):
+        reader = read(*(stream[i : i + step] for i in range(0, len(stream), step)))
+        assert reader.error is None
+        assert len(reader.ready) == 2
+
+
+@pytest.mark.parametrize(
+    "data", [plain(b"x" * 101), chunked(b"x" * 60, b"x" * 60)], ids=["length", "chunked"]
+)
+def test_a_body_over_the_limit(data: bytes) -> None:
+    reader = read(data, body_limit=100)
+    assert reader.error is not None
+    assert reader.error.status == 413
+
+
+def test_a_length_over_the_limit_is_refused_before_the_body() -> None:
+    reader = read(POST + b"content-length: 101\r\n\r\n", body_limit=100)
+    assert reader.error is not None
+    assert reader.error.status == 413
+
+
+def test_all_bodies_together_have_a_limit() -> None:
+    budget = Budget(100)
+    first, second = RequestReader(budget), RequestReader(budget)
+    first.feed(plain(b"x" * 80))
+    second.feed(plain(b"x" * 30))
+    assert second.error is not None
+    assert second.error.status == 503
+    assert budget.used == 80
+    second.close()
+    first.close()
+    assert budget.used == 0
+
+
+def test_a_half_read_body_is_given_back() -> None:
+    budget = Budget(100)
+    reader = RequestReader(budget)
+    reader.feed(plain(b"x" * 80)[:-20])
+    assert budget.used == 60
+    reader.close()
+    assert budget.used == 0
+
+
+def test_an_upgrade_is_declined_and_its_body_still_read() -> None:
+    """JDK's HTTP client offers h2c with each plain POST; llhttp by itself would take the body for the other protocol."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
+    reader = read(plain(more=offer + b"X-A: 1\r\n") + plain())
+    assert reader.error is None
+    assert [r.body for r in reader.ready] == [BODY, BODY]
+    assert b"".join(reader.ready[0].forward) == b"X-A: 1\r\n"
+    assert reader.ready[0].keep_alive
+    both = read(POST + offer + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(BODY) + b"0\r\n\r\n")
+    assert [r.body for r in both.ready] == [BODY]
+
+
+def test_many_pipelined_upgrades_do_not_pile_up() -> None:
+    one = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    reader = read(one * 3000)
+    assert reader.error is None
+    assert len(reader.ready) == 3000
+
+
+def test_connect_is_not_served() -> None:
+    reader = read(b"CONNECT engine:80 HTTP/1.1\r\n" + HOST + b"\r\nabc")
+    assert reader.error is not None
+    assert reader.error.status == 405
+    assert not reader.ready
+
+
+def test_continue_is_wanted_once_and_only_before_the_body() -> None:
+    expect = b"Expect: 100-Continue\r\n"
+    head = plain(more=expect)[: -len(BODY)]
+    reader = read(head)
+    assert reader.continue_wanted
+    assert not read(head + BODY).continue_wanted
+    assert not read(head.replace(b"HTTP/1.1", b"HTTP/1.0")).continue_wanted
+    other = read(plain(more=b"Expect: miracles\r\n"))
+    assert other.error is not None
+    assert other.error.status == 417
+
+
+def test_nothing_after_a_last_request_is_read() -> None:
+    reader = read(plain(more=b"Connection: close\r\n") + plain())
+    assert [r.keep_alive for r in reader.ready] == [False]
+    assert reader.error is None
+
+
+def test_http_1_0() -> None:
+    old = b"POST /v1/completions HTTP/1.0\r\ncontent-length: 2\r\n\r\n{}"
+    request = read(old).ready[0]
+    assert request.http10
+    assert not request.keep_alive
+
+
+def test_answers_of_our_own() -> None:
+    assert answer(200, b"a: b\r\n", b"hi", keep_alive=True) == b"HTTP/1.1 200 OK\r\na: b\r\ncontent-length: 2\r\n\r\nhi"
+    head = answer(404, b"", b"hi", keep_alive=False, head_only=True)
+    assert head == b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    assert answer(204, b"", b"", keep_alive=True) == b"HTTP/1.1 204 No Content\r\n\r\n"
+    assert answer(599, b"", b"", keep_alive=True).startswith(b"HTTP/1.1 599 Status\r\n")
+    assert chunk(b"") == b""
+    assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"

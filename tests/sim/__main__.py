@@ -1,0 +1,55 @@
+"""`python -m tests.sim [--seed N [-v] | --seeds FIRST COUNT | --soak MINUTES | --rewrite [FILE…]]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.sim.run import Failure, Total, run_seed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim")
+    parser.add_argument("--seed", type=int, help="replay one history")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print its whole trace")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
+    parser.add_argument("--soak", type=float, metavar="MINUTES")
+    parser.add_argument("--all", action="store_true", help="go on after a failure, print one line each")
+    args = parser.parse_args()
+    if args.seed is not None:
+        return one(args.seed, verbose=args.verbose)
+    return many(args)
+
+
+def one(seed: int, *, verbose: bool) -> int:
+    try:
+        sim = run_seed(seed)
+    except Failure as e:
+        print(e)
+        return 1
+    if verbose:
+        print(sim.story())
+    print(f"seed {seed}: {sim.headline()}")
+    return 0
+
+
+def many(args: argparse.Namespace) -> int:
+    total, failed, seed = Total(), 0, args.first
+    end = time.monotonic() + args.soak * 60 if args.soak else None
+    while (time.monotonic() < end) if end else (seed < args.first + args.seeds):
+        try:
+            total.add(run_seed(seed))
+        except Failure as e:
+            failed += 1
+            print(f"seed {seed}: {e.said}" if args.all else e, flush=True)
+            if not args.all:
+                return 1
+        seed += 1
+    print(f"seeds {args.first}-{seed - 1}: {total}; {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

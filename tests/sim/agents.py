@@ -1,0 +1,305 @@
+"""One node's agent: the real `supervise`, its effects performed on a `Host`, its journal, and its talk with controls.
+
+It decides nothing. Killed at any boundary between two effects, it loses its memory and keeps its journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from llmgw.core.supervise import durable, initial_state, next_due, unidentified
+from llmgw.core.supervise.report import node_report
+from llmgw.core.types import node as n
+from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Token
+from tests.sim import evidence
+from tests.sim.clock import iso
+from tests.sim.links import Link
+from tests.sim.world import Engine, Host
+
+if TYPE_CHECKING:
+    from tests.sim.simulation import Simulation
+
+HEARTBEAT_S = 5.0
+#: A journal write that failed is tried again so much later.
+WRITE_AGAIN_S = 1.0
+
+
+class Agent:
+    def __init__(self, sim: Simulation, host: Host, facts: n.NodeFacts) -> None:
+        self.sim = sim
+        self.host = host
+        self.facts = facts
+        self.journal: dict[n.Key, n.Record] = {}
+        self.token: Token | None = None
+        self.state: n.AgentState | None = None
+        self.links: dict[str, Link] = {}
+        #: effects left to perform before it is killed; None: not doomed
+        self.doom: int | None = None
+        self.life = 0
+        self._ticks_at = float("inf")
+        self._watched: dict[n.Key, Engine] = {}
+        self._unwritten: set[n.Key] = set()
+        host.exited = self._exited
+
+    @property
+    def up(self) -> bool:
+        return self.state is not None
+
+    @property
+    def records(self) -> dict[n.Key, n.Record]:
+        """What this node answers for: in memory, else what the journal says."""
+        return self.state.records if self.state is not None else self.journal
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        self.life += 1
+        facts = replace(
+            self.facts, boot_id=self.host.boot_id, instance=f"{self.facts.node}.{self.life}"
+        )
+        self.state = initial_state(facts, self.journal.values(), self.token)
+        self.doom = None
+        self._watched, self._unwritten, self._ticks_at = {}, set(), float("inf")
+        self.links = {url: Link(self, url) for url in self.sim.urls}
+        self.sim.say(self.facts.node, "agent starts", f"{len(self.journal)} records in its journal")
+        self.feed(n.GpusSeen(gpus=self.host.gpus(), foreign=self.host.foreign()))
+        for record in unidentified(self.state):
+            self._identify(record)
+        self._registers()
+        self.later(HEARTBEAT_S, self._heartbeat)
+
+    def crash(self, why: str = "killed") -> None:
+        if self.state is None:
+            return
+        self.sim.say(self.facts.node, "agent is gone", why)
+        self.state = None
+        self.doom = None
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Something this very process would do then."""
+        life = self.life
+
+        def then() -> None:
+            if self.state is not None and self.life == life:
+                act()
+
+        self.sim.clock.after(delay_s, then)
+
+    # ------------------------------------------------------------ the core
+
+    def feed(self, event: n.Event) -> None:
+        """One fact to `supervise`, and what it wants done. A command whose journal entry fails is refused whole."""
+        before = self.state
+        if before is None:
+            return
+        after, effects = self.sim.core.supervise(before, event, self.sim.clock.now)
+        if self.host.disk_full and isinstance(event, n.CommandReceived):
+            if any(isinstance(e, n.StoreToken | n.WriteRecord | n.DeleteRecord) for e in effects):
+                self._cannot_journal(event)
+                return
+        self.state = after
+        self.sim.judge.agent_step(self, before, event, effects)
+        for effect in effects:
+            if self._doomed(effect):
+                return
+            self._perform(effect)
+        if self.state is not None:
+            self._wind()
+
+    def command(self, control: str, command: Command) -> None:
+        busy = {}
+        if isinstance(command, Start):
+            there = self.host.listener(command.port)
+            busy = {command.port: f"pid {there.pid}"} if there is not None else {}
+        self.feed(
+            n.CommandReceived(
+                command=command, control=control, ports_busy=busy, fresh_key="key"
+            )
+        )
+
+    def _doomed(self, effect: n.Effect) -> bool:
+        if self.doom is None:
+            return False
+        self.doom -= 1
+        if self.doom >= 0:
+            return False
+        self.crash(f"killed before {type(effect).__name__}")
+        return True
+
+    def _wind(self) -> None:
+        """Ask for a Tick when one is due."""
+        assert self.state is not None
+        due = next_due(self.state)
+        if due < self._ticks_at and due != float("inf"):
+            self._ticks_at = due
+            self.later(max(due - self.sim.clock.now, 0.001), lambda: self._tick(due))
+
+    def _tick(self, due: float) -> None:
+        if due == self._ticks_at:
+            self._ticks_at = float("inf")
+        self.feed(n.Tick())
+
+    # ------------------------------------------------------------ effects
+
+    def _perform(self, effect: n.Effect) -> None:  # noqa: C901, PLR0912 - one arm per effect
+        match effect:
+            case n.StoreToken(token):
+                self.token = token
+            case n.WriteRecord(record):
+                self._write(record)
+            case n.DeleteRecord(key):
+                self.journal.pop(key, None)
+                self._unwritten.discard(key)
+                for link in self.links.values():
+                    link.gone.append(key)
+                    link.post_soon()
+            case n.Spawn(record):
+                self._spawn(record)
+            case n.Signal(record, name):
+                for engine in self.host.live(record.key):
+                    self.sim.judge.signal(self, record, engine, name)
+                    self.sim.say(self.facts.node, name, str(engine))
+                    self.host.signal(engine, name)
+            case n.Look(record):
+                self._answer(lambda: evidence.tree(self.host, record), 0.02)
+            case n.Measure(record):
+                self._answer(lambda: evidence.memory(self.host, record), 0.02)
+            case n.Probe(record, check):
+                self._answer(
+                    lambda: evidence.probe(self.host, record, check=check), self._patience_s(record)
+                )
+            case n.Identify(record):
+                self._identify(record)
+            case n.Refuse(control, refusal):
+                self._refuse(control, refusal)
+            case n.Register(control):
+                self.links[control].register()
+            case n.Changed(keys):
+                for link in self.links.values():
+                    link.dirty |= set(keys)
+                    link.post_soon()
+
+    def _answer(self, look: Callable[[], n.Event | None], delay_s: float) -> None:
+        """Look after a while, and tell at once."""
+
+        def then() -> None:
+            seen = look()
+            if seen is not None:
+                self.feed(seen)
+
+        self.later(delay_s, then)
+
+    def _patience_s(self, record: n.Record) -> float:
+        """Probes of what is up and well are slow in coming: it keeps the simulator quick."""
+        if record.state == "ready" and record.watch.owned and self.sim.slow_probes:
+            return self.sim.rng.uniform(2.0, 8.0)
+        return 0.05
+
+    def _write(self, record: n.Record) -> None:
+        if self.host.disk_full:
+            self._unwritten.add(record.key)
+            self.later(WRITE_AGAIN_S, lambda: self._write_again(record.key))
+            return
+        self._unwritten.discard(record.key)
+        self.journal[record.key] = durable(record)
+
+    def _write_again(self, key: n.Key) -> None:
+        if self.state is not None and key in self._unwritten and key in self.state.records:
+            self._write(self.state.records[key])
+
+    def _spawn(self, record: n.Record) -> None:
+        key, attempt = record.key, record.attempt
+        if key in self._unwritten:
+            failed = n.SpawnFailed(key=key, attempt=attempt, error="its intent cannot be journaled")
+            self._answer(lambda: failed, 0.0)
+            return
+        if self.sim.rng.random() < self.sim.odds.exec_fails:
+            failed = n.SpawnFailed(key=key, attempt=attempt, error="exec failed: no such file")
+            self._answer(lambda: failed, 0.01)
+            return
+        manners = self.sim.manners(record.start)
+        self.sim.judge.spawns(self.host, record)
+        engine = self.host.spawn(record.start, attempt, manners)
+        self.sim.say(self.facts.node, "engine starts", str(engine))
+
+        def told() -> n.Event:
+            self._watch(engine)
+            return n.Spawned(
+                key=key,
+                attempt=attempt,
+                pid=engine.pid,
+                start_ticks=engine.ticks,
+                at=iso(engine.born_s),
+                artefact=record.start.weights,
+                endpoint=f"http://{self.facts.address}:{record.start.port}",
+            )
+
+        self._answer(told, self.sim.spawn_delay_s())
+
+    def _identify(self, record: n.Record) -> None:
+        def told() -> None:
+            seen, engine = evidence.identify(self.host, record)
+            if engine is not None:
+                self._watch(engine)
+            self.feed(seen)
+            self._registers()
+
+        self.later(self.sim.spawn_delay_s(), told)
+
+    def _watch(self, engine: Engine) -> None:
+        """A pidfd is opened before the ticks are compared, so an end in between is told after."""
+        self._watched[engine.key] = engine
+        if not engine.leader:
+            self.later(0.01, lambda: self._exited(engine))
+
+    def _exited(self, engine: Engine) -> None:
+        if self.state is not None and self._watched.get(engine.key) is engine:
+            gone = n.Exited(key=engine.key, attempt=engine.attempt, code=engine.code)
+            self.later(0.01, lambda: self.feed(gone))
+
+    def _refuse(self, control: str, refusal: Refusal) -> None:
+        self.sim.say(self.facts.node, "refuses", f"{refusal.shard} {refusal.reason}: {refusal.why}")
+        link = self.links[control]
+        link.refused.append(refusal)
+        link.post_soon()
+
+    def _cannot_journal(self, event: n.CommandReceived) -> None:
+        command = event.command
+        key = (getattr(command, "shard", ""), getattr(command, "incarnation", ""))
+        why = "the journal cannot be written: no space left on device"
+        self._refuse(
+            event.control,
+            Refusal(
+                seq=command.seq,
+                shard=key[0],
+                incarnation=key[1],
+                reason="cannot_journal",
+                why=why,
+            ),
+        )
+
+    # ------------------------------------------------------------ talk
+
+    def snapshot(self) -> NodeReport:
+        assert self.state is not None
+        return node_report(self.state, for_register=True)
+
+    def _registers(self) -> None:
+        if self.state is not None and self.state.reattached:
+            for link in self.links.values():
+                if not link.session:
+                    link.register()
+
+    def _heartbeat(self) -> None:
+        assert self.state is not None
+        gpus, foreign = self.host.gpus(), self.host.foreign()
+        if gpus != self.state.gpus or foreign != self.state.foreign:
+            self.feed(n.GpusSeen(gpus=gpus, foreign=foreign))
+            for link in self.links.values():
+                link.devices = True
+        for link in self.links.values():
+            link.heartbeat()
+        self.later(HEARTBEAT_S, self._heartbeat)

@@ -1,0 +1,86 @@
+"""What an agent finds when it looks at its host: process trees, memory, listeners. As the real one does, it trusts no pid."""
+
+from __future__ import annotations
+
+from llmgw.core.types.node import Identified, MemorySeen, Probed, Record, TreeSeen
+from tests.sim.world import Engine, Host, Stranger
+
+
+def tree(host: Host, record: Record) -> TreeSeen:
+    pids = tuple(p for e in host.live(record.key) for p in e.pids)
+    if host.proc_blind:
+        return TreeSeen(
+            key=record.key, attempt=record.attempt, doubtful=pids or (0,), detail="/proc unreadable"
+        )
+    return TreeSeen(key=record.key, attempt=record.attempt, alive=pids)
+
+
+def memory(host: Host, record: Record) -> MemorySeen:
+    gpus = host.gpus()
+    if gpus is None:
+        return MemorySeen(key=record.key, attempt=record.attempt)
+    now = host.clock.now
+    mine = set(record.start.gpus)
+    listed = tuple(
+        p
+        for e in host.engines
+        if mine & set(e.start.gpus) and e.holds(now)
+        for p in (e.pid, e.pid + 1)
+    )
+    return MemorySeen(
+        key=record.key,
+        attempt=record.attempt,
+        used_bytes=sum(g.memory_used_bytes for g in gpus if g.uuid in mine),
+        pids=listed,
+    )
+
+
+def probe(host: Host, record: Record, *, check: bool) -> Probed:
+    now = host.clock.now
+    there = host.listener(record.start.port)
+    key, attempt = record.key, record.attempt
+    if there is None:
+        return Probed(key=key, attempt=attempt, outcome="refused", detail="connection refused")
+    if isinstance(there, Stranger):
+        owner = "other" if check else ""
+        detail = f"pid {there.pid} listens on {there.port}"
+        return Probed(key=key, attempt=attempt, outcome="ok", detail=detail, owner=owner)
+    if there.hung:
+        return Probed(key=key, attempt=attempt, outcome="failed", detail="no answer in 2 s")
+    if not there.answers(now):
+        done = (now - there.born_s) / there.manners.load_s
+        return Probed(key=key, attempt=attempt, outcome="loading", progress=round(done, 2))
+    ours = there.key == key
+    owner = ("ours" if ours else "other") if check else ""
+    return Probed(key=key, attempt=attempt, outcome="ok", owner=owner)
+
+
+def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
+    """Evidence for re-attach, and the engine whose end will be watched."""
+    if host.proc_blind:
+        return Identified(key=record.key, error="/proc cannot be read"), None
+    mine = host.live(record.key)
+    at_pid = next((e for e in host.engines if e.leader and e.pid == record.pid), None)
+    stranger = any(s.pid == record.pid for s in host.strangers)
+    if at_pid is not None and at_pid.ticks == record.start_ticks:
+        others = tuple(p for e in mine for p in e.pids if p != at_pid.pid)
+        return Identified(key=record.key, leader="same", others=others), at_pid
+    there = "other" if at_pid is not None or stranger else "absent"
+    leader = next((e for e in mine if e.leader), None)
+    if record.pid is None and leader is not None:
+        return (
+            Identified(
+                key=record.key,
+                leader="absent",
+                pid=leader.pid,
+                start_ticks=leader.ticks,
+                others=tuple(p for e in mine for p in e.pids if p != leader.pid),
+                rebuilt=leader.start if record.partial else None,
+            ),
+            leader,
+        )
+    others = tuple(p for e in mine for p in e.pids)
+    return (
+        Identified(key=record.key, leader=there, others=others, detail="no such process"),  # type: ignore[arg-type]
+        None,
+    )

@@ -1,0 +1,168 @@
+"""Who uses the fleet: requests that wait, run and end, and a gateway that tells every control about them.
+
+A gateway keeps the newest table it was given, and of a partial one what it knew besides. It decides nothing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from llmgw.core.types.routes import Demand, RouteModel, RouteReplica, RouteTable
+from tests.sim.world import Engine
+
+if TYPE_CHECKING:
+    from tests.sim.simulation import Simulation
+
+POST_S = 4.0
+RETRY_S = 2.0
+PATIENCE_S = 90.0
+
+
+@dataclass
+class Request:
+    model: str
+    ends_s: float
+    began_s: float = 0.0
+    replica: str = ""
+    engine: Engine | None = None
+
+
+class Gateway:
+    def __init__(self, sim: Simulation, name: str) -> None:
+        self.sim = sim
+        self.name = name
+        self.up = True
+        #: alive, and its posts do not come through
+        self.silent = False
+        self.silent_since_s = 0.0
+        self.table = RouteTable()
+        self.running: list[Request] = []
+        self.waiting: list[Request] = []
+        self.last_byte_s: dict[str, float] = {}
+        self._n = 0
+        self._due = False
+        self._beat()
+
+    def ask(self, model: str, duration_s: float) -> None:
+        self.waiting.append(Request(model, duration_s))
+        self._try()
+        self._soon()
+        now = self.sim.clock.now
+        request = self.waiting[-1] if self.waiting else None
+        if request is not None:
+            self.sim.clock.at(now + PATIENCE_S, lambda: self._leaves(request))
+
+    def crash(self) -> None:
+        self.up = False
+        self.running, self.waiting = [], []
+
+    def adopt(self, table: RouteTable) -> None:
+        """A newer table takes the place of the old one; a partial one only adds and changes (A50)."""
+        if not self.up or table.version <= self.table.version:
+            return
+        self.table = merged(self.table, table) if table.partial else table
+        self._try()
+        self._soon()
+
+    def on(self, engine: Engine) -> list[Request]:
+        return [r for r in self.running if r.engine is engine]
+
+    # ------------------------------------------------------------ requests
+
+    def _try(self) -> None:
+        for request in list(self.waiting):
+            found = self._choose(request.model)
+            if found is not None:
+                route, engine = found
+                self.waiting.remove(request)
+                request.replica, request.engine = route.replica, engine
+                request.began_s = self.sim.clock.now
+                self.running.append(request)
+                self.last_byte_s[route.replica] = self.sim.clock.now
+                self.sim.clock.after(request.ends_s, lambda r=request: self._ends(r))
+
+    def _choose(self, name: str) -> tuple[RouteReplica, Engine] | None:
+        model = self.table.models.get(name)
+        for route in model.replicas if model is not None else ():
+            engine = self.sim.engine_at(route.endpoint)
+            if route.state == "ready" and engine is not None and engine.answers(self.sim.clock.now):
+                return route, engine
+        return None
+
+    def _ends(self, request: Request) -> None:
+        if request in self.running:
+            self.running.remove(request)
+            self.last_byte_s[request.replica] = self.sim.clock.now
+            self._soon()
+
+    def _leaves(self, request: Request) -> None:
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self._soon()
+
+    # ------------------------------------------------------------ demand
+
+    def _beat(self) -> None:
+        if self.up:
+            if self.waiting:
+                self._try()
+            self._post()
+            self.sim.clock.after(RETRY_S if self.waiting else POST_S, self._beat)
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self.sim.clock.after(0.1, self._post)
+
+    def _post(self) -> None:
+        self._due = False
+        if not self.up or self.silent:
+            return
+        self._n += 1
+        demand = self.demand(self._n)
+        for url, control in self.sim.controls.items():
+            if control.up:
+                self.sim.net.call(
+                    (self.name, url),
+                    lambda c=control: c.demand(demand),
+                    lambda table: self.adopt(table) if not self.silent else None,
+                    lambda: None,
+                )
+
+    def demand(self, n: int) -> Demand:
+        now = self.sim.clock.now
+        return Demand(
+            gateway=self.name,
+            n=n,
+            table=self.table.version,
+            in_flight=_counts(r.replica for r in self.running),
+            waiting=_counts(r.model for r in self.waiting),
+            last_byte={k: now - t for k, t in self.last_byte_s.items()},
+        )
+
+
+def _counts(words: object) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in words:  # type: ignore[attr-defined]
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def merged(old: RouteTable, new: RouteTable) -> RouteTable:
+    """The new table, and what the old one knew besides."""
+    models = dict(new.models)
+    for name, known in old.models.items():
+        there = models.get(name)
+        if there is None:
+            models[name] = known
+        else:
+            models[name] = replace(there, replicas=_both(known, there))
+    return replace(new, models=models)
+
+
+def _both(old: RouteModel, new: RouteModel) -> tuple[RouteReplica, ...]:
+    said = {r.incarnation for r in new.replicas}
+    return (*new.replicas, *(r for r in old.replicas if r.incarnation not in said))

@@ -1,0 +1,288 @@
+"""What must hold at every step, judged from the truth of the world and not from what anybody believes.
+
+Each finding raises `Broken` with the invariant's name. An invariant is never weakened to let a run pass; where the design
+itself allows an exception, the exception is written beside the check with its number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from llmgw.core import check
+from llmgw.core.adopt.survey import Survey
+from llmgw.core.types import messages as m
+from llmgw.core.types import node as n
+from llmgw.core.types import plan as p
+from llmgw.core.types.routes import RouteReplica
+from llmgw.core.types.state import GATEWAY_GONE_S, QUIET_S
+from tests.sim.orders import Order, why_start, why_stop
+from tests.sim.rest import findings
+from tests.sim.world import Engine, Host
+
+if TYPE_CHECKING:
+    from tests.sim.agents import Agent
+    from tests.sim.controls import Control
+    from tests.sim.gateways import Gateway
+    from tests.sim.simulation import Simulation
+
+#: A route may point at what died so short a time ago: the node must have the time to say so.
+ROUTE_LAG_S = 25.0
+Ended = p.StopReplica | p.DrainReplica | p.RollReplica
+
+
+class Broken(Exception):  # noqa: N818 - it is the finding, not an error
+    def __init__(self, invariant: str, said: str) -> None:
+        super().__init__(f"{invariant}: {said}")
+        self.invariant = invariant
+
+
+class Judge:
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.epochs: dict[str, int] = {}
+        self.orders: dict[str, Order] = {}
+        #: the headline: healthy, claimed, wanted, and yet ended by our doing
+        self.needless = 0
+        self.spawned = 0
+        self.checks: Counter[str] = Counter()
+
+    def require(self, invariant: str, holds: object, said: str) -> None:
+        self.checks[invariant] += 1
+        if not holds:
+            raise Broken(invariant, said)
+
+    # ------------------------------------------------------------ agents
+
+    def agent_step(
+        self, agent: Agent, before: n.AgentState, event: n.Event, effects: tuple[n.Effect, ...]
+    ) -> None:
+        after = agent.state
+        assert after is not None
+        if isinstance(event, n.CommandReceived):
+            self._obeys(agent, event, effects)
+        for key, old in before.records.items():
+            new = after.records.get(key)
+            if new is not old and not old.ended and (new is None or new.ended):
+                self._freed(agent.host, key)
+
+    def _obeys(
+        self, agent: Agent, event: n.CommandReceived, effects: tuple[n.Effect, ...]
+    ) -> None:
+        """No effect of a lower epoch (F21); what an accepted start asks for is not given out already."""
+        command, node = event.command, agent.facts.node
+        refused = all(isinstance(e, n.Refuse) for e in effects)
+        seen = self.epochs.get(node, 0)
+        if refused:
+            return
+        self.require(
+            "no effect of a lower epoch",
+            command.epoch >= seen,
+            f"{node} has seen epoch {seen} and obeys {command}",
+        )
+        self.epochs[node] = max(seen, command.epoch)
+        if isinstance(command, m.Start):
+            self.granted(agent, command)
+
+    def granted(self, agent: Agent, start: m.Start) -> None:
+        now = self.sim.clock.now
+        holders = {r.key: r.start for r in agent.records.values() if not r.ended}
+        holders |= {e.key: e.start for e in agent.host.engines if e.holds(now)}
+        self._room(agent.host, holders, start)
+
+    def _room(self, host: Host, holders: dict[n.Key, m.Start], start: m.Start) -> None:
+        """No byte of GPU memory, whole GPU or port twice."""
+        for gpu in host.devices:
+            there = [s for s in holders.values() if gpu.uuid in s.gpus]
+            if gpu.uuid not in start.gpus:
+                continue
+            whole = [s.shard for s in there if not s.resources.gpu_memory_bytes]
+            self.require(
+                "no whole GPU twice",
+                not whole or len(there) == 1,
+                f"{gpu.uuid} is {whole}'s alone, and held by {[s.shard for s in there]}",
+            )
+            total = sum(s.resources.gpu_memory_bytes or 0 for s in there)
+            self.require(
+                "no byte of GPU memory twice",
+                total <= gpu.memory_bytes,
+                f"{gpu.uuid} has {gpu.memory_bytes} bytes, {total} are given to {[s.shard for s in there]}",
+            )
+        ports = [s.shard for s in holders.values() if s.port == start.port]
+        self.require(
+            "no port twice", len(ports) <= 1, f"port {start.port} of {host.name} is {ports}'s"
+        )
+
+    def _freed(self, host: Host, key: n.Key) -> None:
+        left = host.live(key)
+        self.require(
+            "freed means no process",
+            not left,
+            f"{key} counts as ended on {host.name}, and {[str(e) for e in left]} is there",
+        )
+
+    def spawns(self, host: Host, record: n.Record) -> None:
+        """Called before the process is there: at most one tree of a shard, and its room is its own."""
+        self.spawned += 1
+        key = record.key
+        self.require("one tree a shard", not host.live(key), f"{key} runs already on {host.name}")
+        now = self.sim.clock.now
+        holders = {e.key: e.start for e in host.engines if e.holds(now) and e.key != key}
+        self._room(host, holders | {key: record.start}, record.start)
+        for other in self.sim.hosts.values():
+            twin = [e for e in other.live() if e.key == key and e.host != host.name]
+            self.require("one incarnation", not twin, f"{key} is on {other.name} and {host.name}")
+
+    def signal(self, agent: Agent, record: n.Record, engine: Engine, name: str) -> None:
+        self.require(
+            "nothing not ours is signalled",
+            engine.key == record.key,
+            f"{agent.facts.node} sends {name} for {record.key} to {engine}",
+        )
+        self.require(
+            "at most one TERM", name == "KILL" or "TERM" not in engine.signals, f"to {engine}"
+        )
+        if not engine.ailing and not engine.signals:
+            self._ended_by_us(record, engine, name)
+
+    def _ended_by_us(self, record: n.Record, engine: Engine, name: str) -> None:
+        """A healthy engine: ordered to end, for a reason that is true, and nobody is on it."""
+        order = self.orders.get(engine.key[1])
+        if order is None or order.needless:
+            self.needless += 1
+            why = order.needless if order else f"nobody ordered it ({record.error})"
+            self.require("no engine restarted needlessly", holds=False, said=f"{name} to {engine}: {why}")
+        assert order is not None
+        cut = [r for g in self.sim.gateways if not self.forgotten(g) for r in g.on(engine)]
+        timed_out = self.sim.clock.now - order.at_s >= order.drain_timeout_s - 0.001
+        self.require(
+            "no stream is cut",
+            not cut or timed_out or order.reason in CUTTING,
+            f"{name} to {engine} with {len(cut)} in flight; ordered {self.sim.clock.now - order.at_s:.1f} s ago: {order.why}",
+        )
+
+    def forgotten(self, gateway: Gateway) -> bool:
+        """Silent for 60 s is out of the count by contract/http.md."""
+        return gateway.silent and self.sim.clock.now - gateway.silent_since_s >= GATEWAY_GONE_S
+
+    # ------------------------------------------------------------ controls
+
+    def sends(self, control: Control, node: str, command: m.Command) -> None:
+        if isinstance(command, m.Start | m.StopShard | m.DrainShard):
+            waiting = self.settling_for(control)
+            self.require(
+                "nothing is started or disturbed while settling",
+                not waiting,
+                f"{control.url} sends {type(command).__name__} {command.shard} to {node}, waiting for {waiting}",
+            )
+
+    def settling_for(self, control: Control) -> str:
+        """What settling still waits for; once over it does not begin again. Asked at every registration."""
+        if not control.settled:
+            waiting = self._settling_for(control)
+            control.settled = not waiting
+            return waiting
+        return ""
+
+    def _settling_for(self, control: Control) -> str:
+        """From the words of A46 and A47 and not from the core's answer."""
+        state, now = control.state, self.sim.clock.now
+        assert state is not None
+        if now - control.started_s >= self.sim.settle_timeout_s:
+            return ""
+        settled = {k for k, node in state.nodes.items() if node.settled}
+        if control.expected:
+            return ", ".join(sorted(control.expected - settled))
+        heard = [state.nodes[k] for k in settled]
+        if heard and all(node.report.epoch_seen == 0 for node in heard):
+            return ""
+        last = control.last_new_s
+        return "" if heard and last is not None and now - last >= QUIET_S else "any node"
+
+    def starts(self, control: Control, node: str, start: m.Start, *, roll: bool) -> None:
+        why = why_start(self.sim, control, start, roll=roll)
+        self.require("nothing is started twice", not why, f"{start.shard} on {node}: {why}")
+
+    def ends(self, control: Control, action: Ended, reason: str) -> None:
+        """Remember who ordered an end and whether its reason is true; judged when a healthy engine is signalled."""
+        old = self.orders.get(action.incarnation)
+        if old is not None and (reason == "draining" or not old.needless):
+            return
+        self.orders[action.incarnation] = Order(
+            reason=reason,
+            why=action.why,
+            at_s=self.sim.clock.now,
+            drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
+            needless=why_stop(self.sim, control, action, reason),
+        )
+
+    def control_pass(self, control: Control, found: Survey, plan: p.Plan) -> None:
+        state = control.state
+        assert state is not None
+        for said in check.violations(state, found):
+            self.require("the picture is whole", holds=False, said=said)
+        for said in check.plan_violations(state, plan):
+            self.require("nothing is started or disturbed while settling", holds=False, said=said)
+        claims = Counter((r.model, r.replica) for r in found.replicas if r.kept and r.members)
+        twice = [c for c, count in claims.items() if count > 1]
+        self.require("one incarnation a claim", not twice, f"{twice} kept twice")
+        self._owned(control)
+        self._routes(control)
+
+    def _owned(self, control: Control) -> None:
+        """Every running engine is in the picture of a control that its agent has told everything."""
+        state = control.state
+        assert state is not None
+        for name, agent in self.sim.agents.items():
+            link = agent.links.get(control.url)
+            there = state.nodes.get(name)
+            session = control.sessions.get(name)
+            if not agent.up or link is None or there is None or not there.settled:
+                continue
+            if session is None or session.id != link.session or not link.quiet:
+                continue
+            known = {(x.report.shard, x.report.incarnation) for x in there.shards if x.holds}
+            for engine in agent.host.live():
+                self.require(
+                    "every running engine is owned, stopping or quarantined",
+                    engine.key in known,
+                    f"{engine} is not in {control.url}'s picture of {name}: {sorted(known)}",
+                )
+
+    def _routes(self, control: Control) -> None:
+        """Routes only to live owned endpoints, once the node has had the time to report."""
+        state = control.state
+        assert state is not None
+        if state.settling:
+            return
+        for model in control.table.models.values():
+            for route in model.replicas:
+                if route.state == "ready" and not self._runs(control, route):
+                    lag = self.sim.clock.now - self.sim.died_s.get(route.incarnation, 0.0)
+                    self.require(
+                        "routes only to live owned endpoints",
+                        lag < ROUTE_LAG_S,
+                        f"{control.url} routes {route.replica} to {route.endpoint}, dead for {lag:.0f} s",
+                    )
+
+    def _runs(self, control: Control, route: RouteReplica) -> bool:
+        """Its engine listens there, or its node cannot tell us that it does not."""
+        node, _, port = route.endpoint.removeprefix("http://").partition(":")
+        agent = self.sim.agents[node]
+        there = agent.host.listener(int(port))
+        if isinstance(there, Engine) and there.key[1] == route.incarnation:
+            return True
+        link, told = agent.links.get(control.url), control.sessions.get(node)
+        talks = agent.up and link is not None and told is not None and told.id == link.session
+        return not talks
+
+    # ------------------------------------------------------------ the end
+
+    def at_rest(self) -> None:
+        """Faults have stopped and time has passed: the fleet is what the catalog wants."""
+        for said in findings(self.sim):
+            self.require("at rest the fleet is what the catalog wants", holds=False, said=said)
+
+
+#: Ends that do not wait for streams: an operator's, and of what is short or never came up.
+CUTTING = frozenset({"short_after_window", "ending"})

@@ -1,0 +1,198 @@
+"""An agent's conversation with one control: register, events one at a time, commands in order of `seq` (contract/http.md).
+
+What a lost post carried is said again with the next one; a session that control does not know any more is registered anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from llmgw.core.supervise.report import shard_report
+from llmgw.core.types.messages import (
+    Command,
+    Events,
+    EventsReply,
+    Refusal,
+    Registered,
+    ShardReport,
+)
+from llmgw.core.types.node import Key, Session, SessionLost, SessionOpened
+from tests.sim.network import Unreachable
+
+if TYPE_CHECKING:
+    from tests.sim.agents import Agent
+
+#: Full jitter, up to the cap of the contract.
+BACKOFF_S = 5.0
+#: (session, commands) -> (session, applied)
+Peer = Callable[[str, tuple[Command, ...]], tuple[str, int]]
+
+
+class Link:
+    def __init__(self, agent: Agent, url: str) -> None:
+        self.agent = agent
+        self.url = url
+        self.session = ""
+        self.applied = 0
+        self.n = 0
+        self.dirty: set[Key] = set()
+        self.gone: list[Key] = []
+        self.refused: list[Refusal] = []
+        self.devices = False
+        self._registering = False
+        self._posting = False
+        self._asked = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Control has heard everything we had to say."""
+        return bool(self.session) and not (
+            self.dirty or self.gone or self.refused or self._posting or self._registering
+        )
+
+    # ------------------------------------------------------------ register
+
+    def register(self) -> None:
+        """Close the old session's intake, then the snapshot, in one step (A42)."""
+        agent = self.agent
+        if agent.state is None or self._registering or not agent.state.reattached:
+            return
+        self._registering, self._posting = True, False
+        if self.session:
+            self.session = ""
+            agent.feed(SessionLost(self.url))
+        self._asked += 1
+        asked, life = self._asked, agent.life
+        report = agent.snapshot()
+        self.dirty, self.gone, self.refused = set(), [], []
+
+        def failed() -> None:
+            if self._asked == asked and agent.life == life:
+                self._registering = False
+                agent.later(agent.sim.rng.uniform(0.0, BACKOFF_S), self._retry)
+
+        def reply(said: Registered) -> None:
+            if self._asked == asked and agent.life == life and agent.up:
+                self._opened(said)
+
+        control = agent.sim.controls[self.url]
+        agent.sim.net.call(
+            (agent.facts.node, self.url),
+            lambda: control.register(report, self._peer(life)),
+            reply,
+            failed,
+        )
+
+    def _retry(self) -> None:
+        if not self.session:
+            self.register()
+
+    def _opened(self, said: Registered) -> None:
+        self._registering = False
+        self.session, self.applied, self.n = said.session, 0, 0
+        self.agent.feed(
+            SessionOpened(
+                control=self.url,
+                session=Session(
+                    session=said.session,
+                    epoch=said.epoch,
+                    leader_uuid=said.leader_uuid,
+                    leader=said.leader,
+                    lease=self.agent.sim.lease.kind,
+                ),
+            )
+        )
+        self.post_soon()
+
+    # ------------------------------------------------------------ events
+
+    def post_soon(self) -> None:
+        if self.session and not self._posting:
+            self._posting = True
+            session = self.session
+            self.agent.later(0.05, lambda: self._post() if self.session == session else None)
+
+    def heartbeat(self) -> None:
+        if self.session and not self._posting:
+            self._posting = True
+            self._post()
+
+    def _post(self) -> None:
+        agent = self.agent
+        assert agent.state is not None
+        self.n += 1
+        records = agent.state.records
+        dirty, gone, refused, devices = self.dirty, self.gone, self.refused, self.devices
+        self.dirty, self.gone, self.refused, self.devices = set(), [], [], False
+        shards = tuple(
+            shard_report(records[k], secrets=True) for k in sorted(dirty) if k in records
+        )
+        events = Events(
+            session=self.session,
+            n=self.n,
+            applied=self.applied,
+            shards=shards,
+            gone=tuple(gone),
+            gpus=agent.state.gpus if devices else None,
+            foreign=agent.state.foreign if devices else None,
+            refused=tuple(refused),
+            digest=digest(shard_report(r) for r in records.values()),
+        )
+        session, life = self.session, agent.life
+
+        def failed() -> None:
+            if agent.life == life and self.session == session:
+                self._posting = False
+                self.dirty |= dirty
+                self.gone = [*gone, *self.gone]
+                self.refused = [*refused, *self.refused]
+                self.devices = self.devices or devices
+                agent.later(1.0, self.post_soon)
+
+        def reply(said: EventsReply | None) -> None:
+            if agent.life != life or self.session != session or not agent.up:
+                return
+            self._posting = False
+            if said is None or not said.match:
+                self.register()
+            elif self.dirty or self.gone or self.refused:
+                self.post_soon()
+
+        control = agent.sim.controls[self.url]
+        agent.sim.net.call(
+            (agent.facts.node, self.url),
+            lambda: control.events(agent.facts.node, events),
+            reply,
+            failed,
+        )
+
+    # ------------------------------------------------------------ commands
+
+    def _peer(self, life: int) -> Peer:
+        """Where control's answers to this very process go."""
+
+        def deliver(session: str, commands: tuple[Command, ...]) -> tuple[str, int]:
+            if not self.agent.up or self.agent.life != life:
+                raise Unreachable
+            return self._deliver(session, commands)
+
+        return deliver
+
+    def _deliver(self, session: str, commands: tuple[Command, ...]) -> tuple[str, int]:
+        """A batch of commands; the answer says up to which they are journaled."""
+        for command in commands:
+            if session != self.session:
+                break
+            if command.seq > self.applied:
+                self.applied = command.seq
+                self.agent.command(self.url, command)
+                if not self.agent.up:
+                    break
+        return session, self.applied
+
+
+def digest(shards: Iterable[ShardReport]) -> str:
+    """The two pictures of a node, compared in one word (anti-entropy)."""
+    lines = sorted(f"{s.shard} {s.incarnation} {s.attempt} {s.state} {s.port}" for s in shards)
+    return "\n".join(lines)

@@ -1,0 +1,179 @@
+"""Was it needed? A start and an end of an engine, judged by the truth and the catalog at the moment they are ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from llmgw.core.types.catalog import Model
+from llmgw.core.types.messages import Start
+from llmgw.core.types.node import Record
+from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
+from tests.sim.world import Engine
+
+if TYPE_CHECKING:
+    from tests.sim.controls import Control
+    from tests.sim.simulation import Simulation
+
+#: What a gateway has seen may take so long to reach control: its posts every few seconds, and a late message.
+DEMAND_LAG_S = 14.0
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """Who is to end, and why; `needless` says why it need not."""
+
+    reason: str
+    why: str
+    at_s: float
+    drain_timeout_s: float
+    needless: str = ""
+
+
+def alive(sim: Simulation, control: Control, model: str) -> Iterator[tuple[str, Record]]:
+    """Every shard anywhere that somebody means to run for the model: its node and record, from the agents' own books."""
+    assert control.state is not None
+    for name, agent in sim.agents.items():
+        for record in agent.records.values():
+            claims = control.state.catalog.resolve(record.start.model)
+            if claims is None or claims.name != model or record.ended:
+                continue
+            if record.desired == "running" and record.key[1] not in sim.judge.orders:
+                yield name, record
+
+
+def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) -> str:
+    """Why this start is one too many, or "". What control cannot know of is no reproach: see `_unknown`."""
+    state = control.state
+    assert state is not None
+    model = state.catalog.models[start.model]
+    there = {r.key[1]: r for node, r in alive(sim, control, start.model) if not _unknown(control, node, r)}
+    if roll:
+        drifted = [r for r in there.values() if _drifted(model, r)]
+        return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
+    waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
+    wanted = model.scaling.min or (1 if waiting else 0)
+    if len(there) < wanted:
+        return ""
+    return f"{wanted} wanted, {sorted(there)} run or are on their way"
+
+
+def _unknown(control: Control, node: str, record: Record) -> bool:
+    """On a node that this control has not heard (or not since), and in no picture it was given (lost or old inventory)."""
+    assert control.state is not None
+    there = control.state.nodes.get(node)
+    if there is None:
+        return True
+    if record.key in {(x.report.shard, x.report.incarnation) for x in there.shards}:
+        return False
+    return not (there.settled and there.connected)
+
+
+def _drifted(model: Model, record: Record) -> bool:
+    profile = model.profile(record.start.profile)
+    return profile is not None and profile.fingerprint_on("") != record.start.fingerprint
+
+
+def why_stop(
+    sim: Simulation,
+    control: Control,
+    action: StopReplica | DrainReplica | RollReplica,
+    reason: str,
+) -> str:
+    """Why this end is not needed, or ""."""
+    engines = [e for h in sim.hosts.values() for e in h.live() if e.key[1] == action.incarnation]
+    if not engines:
+        return ""
+    judges = {
+        "idle": _idle,
+        "drift": _drift,
+        "model_removed": _unclaimed,
+        "profile_removed": _unclaimed,
+        "artefact_mismatch": _unclaimed,
+        "duplicate_replica": _duplicate,
+        "short_after_window": _short,
+        "port_conflict": _port,
+    }
+    judged = judges.get(reason)
+    if judged is None:
+        return "" if reason in ("ending", "draining", "duplicate_rank") else f"for {reason}?"
+    return judged(sim, control, engines[0])
+
+
+def _idle(sim: Simulation, control: Control, engine: Engine) -> str:
+    assert control.state is not None
+    now = sim.clock.now
+    model = control.state.catalog.resolve(engine.start.model)
+    if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
+        return f"{engine.start.model} is not on demand"
+    timeout = model.scaling.idle_timeout_s
+    replica = engine.start.replica
+    heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
+    used = max((g.last_byte_s.get(replica, 0.0) for g in heard), default=0.0)
+    old = [r for g in heard for r in g.on(engine) if now - r.began_s > DEMAND_LAG_S]
+    if old:
+        return f"{len(old)} requests run on it"
+    if now - used < timeout - DEMAND_LAG_S:
+        return f"used {now - used:.0f} s ago, idle_timeout is {timeout:.0f} s"
+    if now - control.started_s < timeout:
+        return f"this control adopted it less than {now - control.started_s:.0f} s ago (A22)"
+    return ""
+
+
+def _drift(sim: Simulation, control: Control, engine: Engine) -> str:
+    assert control.state is not None
+    model = control.state.catalog.resolve(engine.start.model)
+    profile = model.profile(engine.start.profile) if model is not None else None
+    if profile is None:
+        return f"{engine.start.model} has no such profile"
+    same = profile.fingerprint_on(engine.host) == engine.start.fingerprint
+    return f"its fingerprint is today's, {engine.start.fingerprint}" if same else ""
+
+
+def _unclaimed(sim: Simulation, control: Control, engine: Engine) -> str:
+    assert control.state is not None
+    model = control.state.catalog.resolve(engine.start.model)
+    if model is None or model.profile(engine.start.profile) is None:
+        return ""
+    today = model.profile(engine.start.profile)
+    assert today is not None
+    if model.name != engine.start.model and today.weights_on(engine.host) != engine.start.weights:
+        return ""
+    return f"{engine.start.model} resolves to {model.name}"
+
+
+def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
+    """More than `max`, or one id twice; and another of them serves."""
+    assert control.state is not None
+    model = control.state.catalog.resolve(engine.start.model)
+    if model is None:
+        return "its model is gone"
+    others = {
+        r.key[1]: r for _, r in alive(sim, control, model.name) if r.key[1] != engine.key[1]
+    }
+    twins = [r for r in others.values() if r.start.replica == engine.start.replica]
+    if len(others) + 1 <= model.scaling.max and not twins and not _drifted_engine(model, engine):
+        return f"{len(others)} others run, max is {model.scaling.max}"
+    return "" if others else "nothing else runs"
+
+
+def _drifted_engine(model: Model, engine: Engine) -> bool:
+    profile = model.profile(engine.start.profile)
+    return profile is not None and profile.fingerprint_on(engine.host) != engine.start.fingerprint
+
+
+def _short(sim: Simulation, control: Control, engine: Engine) -> str:
+    assert control.state is not None
+    want = engine.start.world_size
+    ranks = {
+        e.start.rank for h in sim.hosts.values() for e in h.live() if e.key[1] == engine.key[1]
+    }
+    silent = [k for k, node in control.state.nodes.items() if not node.connected]
+    return "" if len(ranks) < want or silent else f"all {want} ranks run"
+
+
+def _port(sim: Simulation, control: Control, engine: Engine) -> str:
+    there = sim.hosts[engine.host].live()
+    same = [e for e in there if e.start.port == engine.start.port]
+    return "" if len(same) > 1 else f"it alone has port {engine.start.port}"

@@ -1,0 +1,210 @@
+"""The truth: hosts, their GPUs and ports, and the engines that really exist on them, whatever anybody believes.
+
+An engine is a tree of two processes, a leader that listens and a worker that holds GPU memory beside it. Nothing here
+decides: engines come up, die, hang and linger as their `Manners` and the faults have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+from llmgw.core.types.messages import Foreign, Gpu, Start
+from llmgw.core.types.node import Key
+from tests.sim.clock import Clock
+
+GIB = 1 << 30
+
+
+@dataclass
+class Manners:
+    """How an engine behaves; the default is a good one. `fails`: exits by itself after so long, before it is ready."""
+
+    load_s: float = 2.0
+    fails_s: float | None = None
+    #: from TERM to its exit; None: ignores TERM
+    term_s: float | None = 0.5
+    #: from KILL to its exit: long for a process in uninterruptible sleep
+    kill_s: float = 0.0
+    #: from its exit until its GPU memory is back
+    release_s: float = 0.2
+
+
+@dataclass
+class Engine:
+    host: str
+    start: Start
+    attempt: int
+    pid: int
+    ticks: int
+    boot: str
+    born_s: float
+    manners: Manners
+    leader: bool = True
+    worker: bool = True
+    #: what the world did to it; "" while nothing is wrong with it
+    ailing: str = ""
+    hung: bool = False
+    code: int | None = None
+    gone_s: float | None = None
+    signals: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        return (self.start.shard, self.start.incarnation)
+
+    @property
+    def alive(self) -> bool:
+        return self.leader or self.worker
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(p for p, live in ((self.pid, self.leader), (self.pid + 1, self.worker)) if live)
+
+    def answers(self, now: float) -> bool:
+        return self.leader and not self.hung and now >= self.born_s + self.manners.load_s
+
+    def holds(self, now: float) -> bool:
+        """Whether its GPU memory is still taken."""
+        return self.alive or (self.gone_s is not None and now < self.gone_s + self.manners.release_s)
+
+    def bytes_on(self, gpu: Gpu) -> int:
+        return self.start.resources.gpu_memory_bytes or gpu.memory_bytes
+
+    def __str__(self) -> str:
+        return f"{self.start.shard} ({self.start.incarnation}) attempt {self.attempt} pid {self.pid} on {self.host}"
+
+
+@dataclass
+class Stranger:
+    """A process that is none of ours: a desktop, another engine, whoever got a dead engine's pid."""
+
+    pid: int
+    ticks: int
+    gpu: str = ""
+    memory_bytes: int = 0
+    port: int = 0
+
+
+class Host:
+    def __init__(
+        self, name: str, gpus: tuple[Gpu, ...], clock: Clock, died_s: dict[str, float]
+    ) -> None:
+        self.name = name
+        self.devices = gpus
+        self.clock = clock
+        self.died_s = died_s
+        self.boots = 1
+        self.up = True
+        self.engines: list[Engine] = []
+        self.strangers: list[Stranger] = []
+        #: /proc cannot be read; the journal cannot be written; NVML does not answer
+        self.proc_blind = False
+        self.disk_full = False
+        self.nvml_blind = False
+        self.exited: Callable[[Engine], None] = lambda _: None
+        self._next_pid = 100
+
+    @property
+    def boot_id(self) -> str:
+        return f"{self.name}-boot{self.boots}"
+
+    def live(self, key: Key | None = None) -> list[Engine]:
+        return [e for e in self.engines if e.alive and (key is None or e.key == key)]
+
+    def spawn(self, start: Start, attempt: int, manners: Manners) -> Engine:
+        self._next_pid += 10
+        now = self.clock.now
+        engine = Engine(
+            host=self.name,
+            start=start,
+            attempt=attempt,
+            pid=self._next_pid,
+            ticks=int(now * 100) + self._next_pid,
+            boot=self.boot_id,
+            born_s=now,
+            manners=manners,
+        )
+        taken = any(s.port == start.port for s in self.strangers)
+        self.engines = [e for e in self.engines if e.holds(now)]
+        self.engines.append(engine)
+        if taken:
+            engine.ailing = f"port {start.port} is a stranger's"
+            self.clock.after(0.3, lambda: self.dies(engine, 1))
+        elif manners.fails_s is not None:
+            engine.ailing = "does not start"
+            self.clock.after(manners.fails_s, lambda: self.dies(engine, 1))
+        return engine
+
+    def dies(self, engine: Engine, code: int, *, worker: bool = True) -> None:
+        """The leader is gone, and with it the worker unless that lingers."""
+        had_leader = engine.leader
+        engine.leader = False
+        engine.worker = engine.worker and not worker
+        if engine.code is None:
+            engine.code = code
+        if had_leader:
+            self.died_s[engine.key[1]] = self.clock.now
+        if not engine.alive and engine.gone_s is None:
+            engine.gone_s = self.clock.now
+        if had_leader and self.up:
+            self.exited(engine)
+
+    def signal(self, engine: Engine, name: str) -> None:
+        engine.signals.append(name)
+        manners = engine.manners
+        if name == "KILL":
+            self.clock.after(manners.kill_s, lambda: self.dies(engine, -9))
+        elif manners.term_s is not None and not engine.hung:
+            self.clock.after(manners.term_s, lambda: self.dies(engine, 0))
+
+    def reboot(self) -> None:
+        """Everything dies at once; nobody is told."""
+        self.boots += 1
+        self._next_pid = 100
+        for engine in self.engines:
+            engine.leader = engine.worker = False
+            self.died_s[engine.key[1]] = self.clock.now
+            engine.ailing = engine.ailing or "the host was rebooted"
+        self.engines = []
+        self.strangers = []
+        self.proc_blind = self.nvml_blind = False
+
+    def listener(self, port: int) -> Engine | Stranger | None:
+        for stranger in self.strangers:
+            if stranger.port == port:
+                return stranger
+        return next((e for e in self.engines if e.leader and e.start.port == port), None)
+
+    def gpus(self) -> tuple[Gpu, ...] | None:
+        """What NVML says: an engine that loads has not taken yet what it will."""
+        if self.nvml_blind:
+            return None
+        return tuple(
+            Gpu(
+                uuid=g.uuid,
+                index=g.index,
+                memory_bytes=g.memory_bytes,
+                memory_used_bytes=min(self._used(g), g.memory_bytes),
+            )
+            for g in self.devices
+        )
+
+    def _used(self, gpu: Gpu) -> int:
+        now = self.clock.now
+        used = sum(s.memory_bytes for s in self.strangers if s.gpu == gpu.uuid)
+        for e in self.engines:
+            if gpu.uuid in e.start.gpus and e.holds(now):
+                loaded = not e.alive or now >= e.born_s + e.manners.load_s
+                used += e.bytes_on(gpu) if loaded else e.bytes_on(gpu) // 10
+        return used
+
+    def foreign(self) -> tuple[Foreign, ...]:
+        return tuple(
+            Foreign(
+                pid=s.pid, gpu=s.gpu, memory_bytes=s.memory_bytes, command="x", port=s.port or None
+            )
+            for s in self.strangers
+            if s.gpu or s.port
+        )
