@@ -104,6 +104,9 @@ class Stream(threading.Thread):
         if not data.startswith("{"):
             return
         chunk: Json = json.loads(data)
+        if "error" in chunk:
+            self.error = f"it broke: {chunk['error']['message']}"
+            return
         self.usage = (chunk.get("usage") or {}).get("completion_tokens", self.usage)
         for choice in chunk["choices"]:
             if (choice.get("delta") or {}).get("content"):
@@ -168,21 +171,22 @@ def killed(fleet: Fleet, report: Report, shard: Json) -> None:
     ticks = start_ticks(shard["pid"])
     stream = Stream(fleet.urls["gateway"])
     stream.start()
-    at, back = {}, {}
+    at, lives, began = {}, {}, 0.0
     for part, count in (("control", CONTROL_AT), ("agent", AGENT_AT)):
         stream.reached(count)
-        at[part] = stream.at
+        at[part], lives[part] = stream.at, fleet.life(part)
         fleet.kill(part)
         began = time.monotonic()
         fleet.start(part)
-        back[part] = began
+    for part, old in lives.items():
+        fleet.back(part, old)
     replica = fleet.ready(MODEL)
-    took = time.monotonic() - back["agent"]
+    took = time.monotonic() - began
     stream.join(120)
     report.check(
         max(at.values()) < stream.at,
         f"kill -9 of control at token {at['control']} and of the agent at token {at['agent']} of a "
-        f"stream; both started again, the engine adopted {took:.1f} s after the last",
+        f"stream; {took:.1f} s after the second kill both are back, their engine known to both",
     )
     whole = stream.numbers == list(range(1, TOKENS + 1)) and stream.usage == TOKENS
     report.check(
@@ -213,7 +217,10 @@ def removed(fleet: Fleet, report: Report, shard: Json) -> None:
         f"without {MODEL} in the catalog the dry run exits {code} and names "
         f"{', '.join(named) or 'nothing'}: {why}",
     )
-    report.check(start_ticks(shard["pid"]), f"it only looked: pid {shard['pid']} still runs")
+    alive = start_ticks(shard["pid"])
+    report.check(
+        alive, f"it only looked: pid {shard['pid']} {'still runs' if alive else 'is gone'}"
+    )
 
 
 def ended(fleet: Fleet, report: Report) -> None:

@@ -124,6 +124,11 @@ class Fleet:
         process.kill()
         process.wait()
 
+    def kill_pid(self, pid: int) -> None:
+        """The same for a process that is not our child."""
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not start_ticks(pid), f"the end of pid {pid}")
+
     def llmgw(self, *words: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "llmgw", *map(str, words)]
         return subprocess.run(
@@ -163,9 +168,36 @@ class Fleet:
                 answer = self.http.get(url)
             except httpx.HTTPError:
                 return False
-            return answer.status_code == 200 and answer.json()["status"]["value"] == "loaded"  # noqa: PLR2004
+            found = answer.status_code == httpx.codes.OK and answer.json()
+            return bool(found and found["status"]["value"] == "loaded")
 
         wait_for(look, f"{model} routed", timeout_s)
+
+    def life(self, part: str) -> object:
+        """Which life of a part answers: control's epoch, the agent's instance, the gateway's pid; None for none."""
+        if part == "gateway":
+            return self.gateway_pid()
+        path = "/api/v1/leader" if part == "control" else "/v1/inventory"
+        try:
+            found: Json = self.http.get(self.urls[part] + path).raise_for_status().json()
+        except httpx.HTTPError:
+            return None
+        return found["epoch" if part == "control" else "instance"]
+
+    def back(self, part: str, old: object, timeout_s: float = 60.0) -> None:
+        """Another life of `part` answers, and all parts know each other again: a survey of the fleet is complete."""
+        wait_for(lambda: self.life(part) not in (None, old), f"a new {part}", timeout_s)
+        wait_for(lambda: (self.survey() or {}).get("complete"), "a complete survey", timeout_s)
+
+    def survey(self) -> Json | None:
+        """Control asks every agent for its complete inventory now."""
+        self.check_alive()
+        try:
+            answer = self.http.post(f"{self.urls['control']}/api/v1/adopt", json={})
+        except httpx.HTTPError:
+            return None
+        found: Json = answer.json()
+        return found if answer.status_code == httpx.codes.OK and found["nodes"] else None
 
     def check_alive(self) -> None:
         for part, process in self.processes.items():

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MISSING = "llmgw.cli not there yet"
 
 
 def stale(files: dict[Path, str]) -> list[str]:

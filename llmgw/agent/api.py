@@ -157,28 +157,28 @@ async def _logs(view: View, request: Request) -> Response:
         return error(404, "not_found", f"there is no log of {shard} here", "see GET /v1/status")
     wanted = request.query_params.get("tail", str(TAIL_BYTES))
     size = int(wanted) if wanted.isdecimal() else TAIL_BYTES
-    text = redacted(view.logs.tail(shard, size, previous=previous), _secrets(view, shard))
-    if request.query_params.get("follow", "0") != "1":
-        return PlainTextResponse(text)
-    return StreamingResponse(_follow(view, shard, text), media_type="text/plain")
+    if request.query_params.get("follow", "0") == "1":
+        return StreamingResponse(_follow(view, shard, size), media_type="text/plain")
+    text = view.logs.tail(shard, size, previous=previous)
+    return PlainTextResponse(redacted(text, _secrets(view, shard)))
 
 
-async def _follow(view: View, shard: str, text: str) -> AsyncIterator[str]:
-    """Goes on with what is appended; begins anew with the next attempt's file."""
-    yield text
+async def _follow(view: View, shard: str, size: int) -> AsyncIterator[str]:
+    """What is there and what comes, in whole lines (half a line may hold half a secret); then the next attempt's."""
     path = view.logs.path(shard)
-    at, node = path.stat().st_size, path.stat().st_ino
-    while True:
-        await asyncio.sleep(FOLLOW_S)
-        if not path.exists():
-            return
+    found = path.stat()
+    at, node = max(found.st_size - size, 0), found.st_ino
+    while path.exists():
         found = path.stat()
         if found.st_ino != node or found.st_size < at:
             at, node = 0, found.st_ino
-        if found.st_size > at:
-            said = view.logs.since(shard, at)
-            at += len(said)
-            yield redacted(said.decode(errors="replace"), _secrets(view, shard))
+        said = view.logs.since(shard, at) if found.st_size > at else b""
+        lines = said[: said.rfind(b"\n") + 1]
+        at += len(lines)
+        if lines:
+            yield redacted(lines.decode(errors="replace"), _secrets(view, shard))
+        else:
+            await asyncio.sleep(FOLLOW_S)
 
 
 def _secrets(view: View, shard: str) -> frozenset[str]:

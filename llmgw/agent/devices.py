@@ -38,12 +38,13 @@ class Devices:
         return GpusSeen(self.last.gpus, tuple(_foreign(strange)))
 
     def memory(self, record: Record) -> MemorySeen:
-        """What is in use on the record's GPUs; unknown where one of them cannot be measured."""
+        """What is in use on the record's GPUs; unknown where nobody can measure. A lost card holds nothing."""
         key, attempt = record.key, record.attempt
-        gpus = {g.uuid: g for g in self.last.gpus or () if g.healthy}
+        gpus = {g.uuid: g for g in self.last.gpus or ()}
         if not self.last.measured or not gpus.keys() >= set(record.start.gpus):
             return MemorySeen(key=key, attempt=attempt)
-        used = sum(gpus[uuid].memory_used_bytes for uuid in record.start.gpus)
+        mine = (gpus[uuid] for uuid in record.start.gpus)
+        used = sum(g.memory_used_bytes for g in mine if g.healthy)
         pids = {u.pid for u in self.last.uses if u.gpu in record.start.gpus}
         return MemorySeen(key=key, attempt=attempt, used_bytes=used, pids=tuple(sorted(pids)))
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 import structlog
+from msgspec.structs import replace
 
 from llmgw import wire
 from llmgw.core.types.messages import Gpu
@@ -52,6 +53,8 @@ class Gpus:
         self.root = root
         self.open = False
         self.said = ""
+        #: every card seen in this process: one that is missing later is lost, not "none" (F72)
+        self.cards: dict[str, Gpu] = {}
         if source not in ("auto", "none"):
             from_file(Path(source))
 
@@ -59,7 +62,7 @@ class Gpus:
         if self.source == "none":
             return Reading(())
         if self.source != "auto":
-            return Reading(from_file(Path(self.source)))
+            return Reading(from_file(Path(self.source)), measured=True)
         try:
             if not self.open:
                 pynvml.nvmlInit()
@@ -69,7 +72,14 @@ class Gpus:
             self._close()
             return self._unanswered(str(e))
         self.said = ""
-        return found
+        return self._with_lost(found)
+
+    def _with_lost(self, found: Reading) -> Reading:
+        assert found.gpus is not None
+        here = {g.uuid for g in found.gpus}
+        lost = [replace(g, healthy=False) for uuid, g in self.cards.items() if uuid not in here]
+        self.cards |= {g.uuid: g for g in found.gpus if g.healthy}
+        return found._replace(gpus=tuple(sorted((*found.gpus, *lost), key=lambda g: g.index)))
 
     def _close(self) -> None:
         if self.open:
@@ -78,7 +88,7 @@ class Gpus:
         self.open = False
 
     def _unanswered(self, why: str) -> Reading:
-        if not nvidia_card(self.root):
+        if not self.cards and not nvidia_card(self.root):
             return Reading(())
         if why != self.said:
             log.warning(
@@ -121,17 +131,19 @@ def _read_all() -> Reading:
     gpus: list[Gpu] = []
     uses: list[Use] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        gpu = _gpu(index, handle, driver)
+        handle = _or(None, pynvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = _or(None, pynvml.nvmlDeviceGetUUID, handle) if handle is not None else None
+        if uuid is None:
+            continue  # it fell off the bus and does not even say its name
+        gpu = _gpu(index, uuid, handle, driver)
         gpus.append(gpu)
         if gpu.healthy:
-            uses += _uses(gpu.uuid, handle)
+            uses += _uses(uuid, handle)
     return Reading(tuple(gpus), tuple(uses), measured=True)
 
 
-def _gpu(index: int, handle: Any, driver: str) -> Gpu:
-    """One card. A lost one still has its identity, where the driver gives it: `healthy` False (F72)."""
-    uuid = pynvml.nvmlDeviceGetUUID(handle)
+def _gpu(index: int, uuid: str, handle: Any, driver: str) -> Gpu:
+    """One card; one that does not tell its memory is not healthy."""
     pci = _or(None, pynvml.nvmlDeviceGetPciInfo, handle)
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -161,9 +173,9 @@ def _uses(uuid: str, handle: Any) -> list[Use]:
     return [Use(p.pid, uuid, p.usedGpuMemory or 0) for p in processes]
 
 
-def _or(default: Any, ask: Any, handle: Any) -> Any:
-    """What an old or small card does not support is left out."""
+def _or(default: Any, ask: Any, of: Any) -> Any:
+    """What an old, small or lost card does not say is left out."""
     try:
-        return ask(handle)
+        return ask(of)
     except pynvml.NVMLError:
         return default

@@ -45,6 +45,7 @@ class Journal:
     def delete(self, key: Key) -> None:
         path = self._path(key)
         path.with_suffix(ASIDE).unlink(missing_ok=True)
+        path.with_name(f"{path.name}.new").unlink(missing_ok=True)
         remove_durably(path)
 
     def store_token(self, token: Token) -> None:

@@ -24,6 +24,9 @@ REMOVED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "LLMGW_")
 _PATHS = ("/", "./", "../", "~")
 
 
+Child = subprocess.Popen[bytes]
+
+
 class LaunchError(LlmgwError):
     """The engine cannot be started here, and trying again would not help."""
 
@@ -79,7 +82,7 @@ def markers(record: Record, facts: NodeFacts) -> dict[str, str]:
     }
 
 
-def spawn(prepared: Prepared, log_fd: int) -> subprocess.Popen[bytes]:
+def spawn(prepared: Prepared, log_fd: int) -> Child:
     """Start it. Its stdin is empty, its output goes to the log, and it leads a session of its own."""
     return subprocess.Popen(
         prepared.argv,

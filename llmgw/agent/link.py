@@ -86,6 +86,7 @@ class Link:
         self.session: Session | None = None
         self.state = "connecting"
         self.said = self.again = ""
+        self.failures = 0
         self.seq = 0
         self.count = 0
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -110,33 +111,33 @@ class Link:
     # ------------------------------------------------ the task
 
     async def run(self) -> None:
-        failures = 0
         async with self.client:
             while True:
                 try:
                     await self._register()
-                    failures = 0
                     await self._talk()
                 except OverError as e:
                     log.info("registering again", control=self.url, why=str(e))
                 except (httpx.HTTPError, LlmgwError, OSError) as e:
                     self._down(e)
-                    most = min(BACKOFF_CAP_S, BACKOFF_S * 2**failures)
-                    failures = min(failures + 1, 10)
+                if not self.again:
+                    most = min(BACKOFF_CAP_S, BACKOFF_S * 2**self.failures)
+                    self.failures = min(self.failures + 1, 10)
                     await asyncio.sleep(_jitter.uniform(0.0, most))
 
     def _down(self, error: Exception) -> None:
         """One line an outage, not one a try."""
         self.session = None
         if isinstance(error, LlmgwError):
-            words = f"{error.message} - {error.hint}" if error.hint else error.message
+            kind = words = f"{error.message} - {error.hint}" if error.hint else error.message
         else:
-            words = f"control {self.url} cannot be reached: {str(error) or type(error).__name__}"
+            kind = "unreachable"
+            words = f"control {self.url} cannot be reached: {_reason(error)}"
         self.state = words
-        if words != self.said:
+        if kind != self.said:
             running = sum(not r.ended for r in self.owner.state.records.values())
             log.warning(words, engines_kept=running, retrying=True)
-        self.said = words
+        self.said = kind
 
     async def _register(self) -> None:
         self.session, self.again = None, ""
@@ -258,6 +259,7 @@ class Link:
         if not wire.decode(answer, EventsReply).match:
             why = "control's picture of this node differs"
             raise OverError(why)
+        self.failures = 0
 
     # ------------------------------------------------ calls
 
@@ -277,6 +279,16 @@ class Link:
         else:
             message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
         raise TalkError(message, hint, code=code)
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, below what a library made of it."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.strerror:
+            return below.strerror
+        below = below.__cause__ or below.__context__
+    return str(error) or type(error).__name__
 
 
 def _error_of(answer: httpx.Response) -> tuple[str, str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +61,7 @@ class Performer:
         self.devices = devices
         self.post = post
         self.tasks = tasks
-        self.children: dict[Key, subprocess.Popen[bytes]] = {}
+        self.children: dict[Key, launch.Child] = {}
         self.pidfds: dict[Key, int] = {}
         self.known: dict[Key, process.Pids] = {}
         self.secrets: dict[Key, frozenset[str]] = {}

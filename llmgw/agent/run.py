@@ -78,15 +78,16 @@ def _listen(listen: str) -> socket.socket | None:
     if listen in ("", "none"):
         return None
     host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    hint = "give another --listen HOST:PORT, or --listen none"
+    if not (port.isdecimal() and int(port) in range(1 << 16)):
+        msg = f"--listen {listen}: not HOST:PORT"
+        raise UsageError(msg, hint)
     try:
-        return socket.create_server(
-            (host.strip("[]"), int(port)),
-            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-        )
-    except (OSError, ValueError, OverflowError) as e:
-        why = e.strerror if isinstance(e, OSError) else "not HOST:PORT"
-        msg = f"--listen {listen} cannot be had: {why}"
-        raise ListenError(msg, "give another --listen, or --listen none") from e
+        return socket.create_server((host.strip("[]"), int(port)), family=family)
+    except OSError as e:
+        msg = f"--listen {listen} cannot be had: {e.strerror}"
+        raise ListenError(msg, hint) from e
 
 
 def facts_of(settings: AgentSettings, identity: Identity, listen: str) -> NodeFacts:

@@ -112,9 +112,8 @@ class _Builder:
         env = _env(template, override, own)
         profile = filled(keys.Profile, layers, name=name, env=env)
         check.check_profile(profile, own, override or template, self.problems)
-        check.check_ready(
-            own.path, profile.ready, [own], self.problems
-        ) if "ready" in own.values else None
+        if "ready" in own.values:
+            check.check_ready(own.path, profile.ready, [own], self.problems)
         process = _process(profile, engine if template else "", override, own)
         weights = _weights(profile.weights)
         return _core(

@@ -139,13 +139,10 @@ def _broken(own: Section, key: str) -> bool:
 
 def _innermost(layers: list[Section], section: str, names: tuple[str, ...]) -> tuple[Pos, str]:
     """Where the last of `layers` says one of `names` in its `section`, and a word about it when that is not here."""
+    found = []
     for depth, layer in enumerate(reversed(layers)):
         inner = layer.values.get(section)
-        found = (
-            [inner.keys[name] for name in names if name in inner.keys]
-            if isinstance(inner, Section)
-            else []
-        )
-        if found:
-            return found[0], " (by defaults)" if depth else ""
-    return layers[-1].at, ""
+        if isinstance(inner, Section):
+            origin = " (by defaults)" if depth else ""
+            found += [(inner.keys[name], origin) for name in names if name in inner.keys]
+    return found[0]

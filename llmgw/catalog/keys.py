@@ -233,7 +233,7 @@ class Profile(Engine, frozen=True, kw_only=True):
     weight: Annotated[Count, _doc("Share of the traffic among the profiles that run.")] = 1
     weights: Annotated[
         Weights | dict[Name, Weights] | UnsetType,
-        _doc("${weights}: a file or directory, or {default: …, NODE: …}."),
+        _doc("${weights}: a file or directory, or {default: A, NODE: B}."),
     ] = UNSET
     nodes: Annotated[Positive, _doc("One shard per node; rank 0 is the leader.")] = 1
     gpus: Annotated[Count, _doc("Per node; 0 = CPU.")] = 0

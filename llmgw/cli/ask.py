@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from llmgw import config
 from llmgw.errors import (
     EXIT_DIFFERENCE,
+    EXIT_UNKNOWN,
     LlmgwError,
     UnauthorisedError,
     UnreachableError,
@@ -49,7 +50,7 @@ def control(given: config.Given) -> tuple[Peer, ...]:
 
 
 def agent(url: str) -> Peer:
-    token = config.token("LLMGW_NODE_TOKEN", config.state_dir("agent") / "token")
+    token = config.token("LLMGW_NODE_TOKEN", config.state_dir("agent") / "node-token")
     token = token or config.token("LLMGW_TOKEN")
     return Peer("agent", url, token, "start one with `llmgw up` or `llmgw agent`")
 

@@ -17,6 +17,9 @@ from llmgw import config
 from llmgw.cli import ask, options
 from llmgw.errors import EXIT_OK, LlmgwError, UnreachableError, UsageError
 
+StateDir = Annotated[
+    Path | None, typer.Option(help="Folder of control/ and agent/. [env: LLMGW_STATE_DIR]")
+]
 TICK_S = 0.1
 END_S = 20.0
 
@@ -24,9 +27,7 @@ END_S = 20.0
 def up(
     *,
     catalog: options.Catalog = None,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Folder for control/ and agent/. [env: LLMGW_STATE_DIR]")
-    ] = None,
+    state_dir: StateDir = None,
     listen: Annotated[
         str | None, typer.Option(help="HOST:PORT of control. [default: 127.0.0.1:8801]")
     ] = None,
@@ -57,8 +58,7 @@ def up(
             raise UsageError(msg, "run `llmgw control` and `llmgw agent` for more than one box")
     source = Path(given.text("catalog", str(config.catalog_path())))
     catalogs.load(source)  # a broken file is said here, once, before anything is started
-    root = given.text("state_dir", "")
-    folders = {p: Path(root) / p if root else config.state_dir(p) for p in ("control", "agent")}
+    folders = {part: _folder(given, part) for part in ("control", "agent")}
     extra = {"--node": node, "--ports": ports, "--gpus": gpus}
     parts = [
         Part(
@@ -90,12 +90,22 @@ def down(
         bool, typer.Option("--engines", help="End all engines first: no new requests, then stop.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    state_dir: StateDir = None,
     control: options.ControlUrl = None,
 ) -> int:
     """End control and the gateway. Engines keep running unless --engines is given."""
-    given = config.Given({"control": control})
+    given = config.Given({"control": control, "state_dir": state_dir})
+    gateway = _Gateway(_folder(given, "control") / "gateway")
     peer = ask.first(ask.control(given))
-    running = _running(ask.get(peer, "/api/v1/status"))
+    try:
+        running = _running(ask.get(peer, "/api/v1/status"))
+    except UnreachableError as e:
+        if engines or not gateway.pid:
+            raise
+        gateway.stop()
+        _say(f"{e.message}; the gateway (pid {gateway.pid}) was told to end")
+        gateway.wait()
+        return EXIT_OK
     if engines and running:
         _confirm(running, yes=yes)
         ask.post(peer, "/api/v1/end", timeout_s=ask.LONG_S)
@@ -103,10 +113,44 @@ def down(
         running = []
     ask.post(peer, "/api/v1/shutdown", timeout_s=ask.LONG_S)
     _wait_gone(peer)
+    gateway.wait()
     _say("control and the gateway have ended")
     if running:
         _say(f"{', '.join(running)} keep running; `llmgw up` finds them again")
     return EXIT_OK
+
+
+class _Gateway:
+    """The gateway of this box, by its socket: it may be there when its control is not. `pid` 0: none."""
+
+    def __init__(self, folder: Path) -> None:
+        from llmgw import handover
+
+        self._folder = folder
+        self.pid = 0
+        try:
+            self.pid = handover.hello(folder).pid
+        except LlmgwError:
+            return
+
+    def stop(self) -> None:
+        from llmgw import handover
+
+        handover.stop(self._folder)
+
+    def wait(self) -> None:
+        """It finishes what it has; longer than a moment is worth a word, and it needs nobody's help."""
+        give_up = time.monotonic() + END_S
+        while self.pid and Path(f"/proc/{self.pid}").exists():
+            if time.monotonic() > give_up:
+                _say(f"the gateway (pid {self.pid}) still finishes requests in flight")
+                return
+            time.sleep(TICK_S)
+
+
+def _folder(given: config.Given, part: str) -> Path:
+    root = given.text("state_dir", "")
+    return Path(root) / part if root else config.state_dir(part)
 
 
 def _running(status: Any) -> list[str]:

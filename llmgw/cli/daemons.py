@@ -37,47 +37,17 @@ def control(
     *,
     catalog: options.Catalog = None,
     inventory: options.Inventory = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT of the API. [env: LLMGW_LISTEN] [default: 127.0.0.1:8801]"),
-    ] = None,
-    gateway: Annotated[
-        str | None,
-        typer.Option(
-            help="HOST:PORT of the gateway it starts, or none. [env: LLMGW_GATEWAY] "
-            "[default: 127.0.0.1:8800]"
-        ),
-    ] = None,
-    settle_timeout: Annotated[
-        str | None,
-        typer.Option(
-            help="How long to wait for known nodes before acting. [env: LLMGW_SETTLE_TIMEOUT] "
-            "[default: 60s]"
-        ),
-    ] = None,
-    keep_unknown: Annotated[
-        bool,
-        typer.Option(
-            "--keep-unknown", help="Leave engines that nothing claims. [env: LLMGW_KEEP_UNKNOWN]"
-        ),
-    ] = False,
+    listen: options.ControlListen = None,
+    gateway: options.GatewayOrNone = None,
+    settle_timeout: options.SettleTimeout = None,
+    keep_unknown: options.KeepUnknown = False,
     insecure: options.Insecure = False,
 ) -> int:
     """Run the control plane: it decides what runs where.
 
     TERM or Ctrl-C ends it and nothing else: engines and the gateway keep running. HUP reloads the catalog.
     """
-    given = config.Given(
-        {
-            "catalog": catalog,
-            "inventory": inventory,
-            "listen": listen,
-            "gateway": gateway,
-            "settle_timeout": settle_timeout,
-            "keep_unknown": keep_unknown,
-            "insecure": insecure,
-        }
-    )
+    given = config.Given(dict(locals()))
     from llmgw.catalog.units import parse_duration
     from llmgw.cli import log
     from llmgw.control.main import run
@@ -108,72 +78,24 @@ def agent(
     *,
     control: options.ControlUrls = None,
     node: options.Node = None,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the journal and the engines' logs.")
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="This node's address for control and gateway; engines bind it. "
-            "[env: LLMGW_ADDRESS] [default: 127.0.0.1]"
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            help="HOST:PORT of the read-only API, or none. [env: LLMGW_LISTEN] "
-            "[default: port 8802 of the address]"
-        ),
-    ] = None,
+    state_dir: options.AgentState = None,
+    address: options.NodeAddress = None,
+    listen: options.AgentListen = None,
     ports: options.Ports = None,
-    pool: Annotated[
-        list[str] | None,
-        typer.Option(help="A pool this node is in. May be repeated. [env: LLMGW_POOL]"),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(metavar="K=V", help="A label. May be repeated. [env: LLMGW_LABEL]"),
-    ] = None,
-    fabric: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=ADDR[:HCA,...]",
-            help="A fast network this node is on. May be repeated. [env: LLMGW_FABRIC]",
-        ),
-    ] = None,
-    power_w: Annotated[
-        float | None,
-        typer.Option("--power-w", help="Watts this node may draw. [env: LLMGW_POWER_W]"),
-    ] = None,
-    circuit: Annotated[
-        str | None, typer.Option(help="Breaker panel it hangs on. [env: LLMGW_CIRCUIT]")
-    ] = None,
+    pool: options.Pools = None,
+    label: options.Labels = None,
+    fabric: options.Fabrics = None,
+    power_w: options.PowerW = None,
+    circuit: options.Circuit = None,
     gpus: options.Gpus = None,
     insecure: options.Insecure = False,
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", help="The same settings as a YAML file. [env: LLMGW_CONFIG]"),
-    ] = None,
+    config_file: options.ConfigFile = None,
 ) -> int:
     """Run this node's agent: it owns the engines' processes.
 
     TERM or Ctrl-C ends it and leaves the engines running.
     """
-    flags = {
-        "control": control,
-        "node": node,
-        "state_dir": state_dir,
-        "address": address,
-        "listen": listen,
-        "ports": ports,
-        "pool": pool,
-        "label": label,
-        "fabric": fabric,
-        "power_w": power_w,
-        "circuit": circuit,
-        "gpus": gpus,
-        "insecure": insecure,
-    }
+    flags = {name: value for name, value in locals().items() if name in AGENT_KEYS}
     path = Path(config.Given({"config": config_file}).text("config", ""))
     file = config.read_file(path, AGENT_KEYS) if path.name else None
     given = config.Given(flags, file=file, path=path)
@@ -199,7 +121,7 @@ def agent(
             power_w=given.number("power_w"),
             circuit=given.text("circuit", "") or None,
             gpus=given.text("gpus", "auto"),
-            token=config.token("LLMGW_NODE_TOKEN", folder / "token"),
+            token=config.token("LLMGW_NODE_TOKEN", folder / "node-token"),
             operator_token=config.token("LLMGW_TOKEN"),
             insecure=given.switch("insecure"),
         )
@@ -209,10 +131,7 @@ def agent(
 def gateway(
     *,
     control: options.ControlUrls = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT for clients. [env: LLMGW_LISTEN] [default: 127.0.0.1:8800]"),
-    ] = None,
+    listen: options.GatewayListen = None,
     insecure: options.Insecure = False,
     state_dir: Annotated[Path | None, typer.Option(help="Folder of the last route table.")] = None,
     listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None,
@@ -234,7 +153,7 @@ def gateway(
             state_dir=folder,
             listen=None if listen_fd is not None else given.text("listen", config.GATEWAY_LISTEN),
             listen_fd=listen_fd,
-            token=config.token("LLMGW_NODE_TOKEN", folder / "token"),
+            token=config.token("LLMGW_NODE_TOKEN", folder / "node-token"),
             insecure=given.switch("insecure"),
         )
     )

@@ -59,7 +59,9 @@ def through(call: Callable[[], object], *, debug: bool = False) -> int:
         return _misuse(e)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except (BrokenPipeError, SystemExit):
+    except (BrokenPipeError, SystemExit) as e:
+        if isinstance(e, SystemExit) and not e.code:  # a completion was answered
+            return EXIT_OK
         # The reader left (`llmgw status | head -1`), which typer turns into SystemExit: nothing to say or to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE

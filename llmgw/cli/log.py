@@ -68,7 +68,9 @@ def line(event: MutableMapping[str, Any], *, terminal: bool) -> str:
 
 
 def quoted(value: object) -> str:
-    text = json.dumps(value) if isinstance(value, list | tuple | dict | bool) else str(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(quoted(item) for item in value) or "-"
+    text = json.dumps(value) if isinstance(value, dict | bool) else str(value)
     return text if text and PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)
 
 

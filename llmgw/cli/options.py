@@ -59,3 +59,74 @@ Gateway = Annotated[
     str | None,
     typer.Option(help="HOST:PORT for clients. [env: LLMGW_GATEWAY] [default: 127.0.0.1:8800]"),
 ]
+AgentState = Annotated[
+    Path | None, typer.Option("--state-dir", help="Folder of the journal and the engines' logs.")
+]
+NodeAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="This node's address for control and gateway; engines bind it. "
+        "[env: LLMGW_ADDRESS] [default: 127.0.0.1]"
+    ),
+]
+AgentListen = Annotated[
+    str | None,
+    typer.Option(
+        help="HOST:PORT of the read-only API, or none. [env: LLMGW_LISTEN] "
+        "[default: port 8802 of the address]"
+    ),
+]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option(help="A pool this node is in. May be repeated. [env: LLMGW_POOL]"),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(metavar="K=V", help="A label. May be repeated. [env: LLMGW_LABEL]"),
+]
+Fabrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=ADDR[:HCA,...]",
+        help="A fast network this node is on. May be repeated. [env: LLMGW_FABRIC]",
+    ),
+]
+PowerW = Annotated[
+    float | None,
+    typer.Option("--power-w", help="Watts this node may draw. [env: LLMGW_POWER_W]"),
+]
+Circuit = Annotated[
+    str | None, typer.Option(help="Breaker panel it hangs on. [env: LLMGW_CIRCUIT]")
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="The same settings as a YAML file. [env: LLMGW_CONFIG]"),
+]
+SettleTimeout = Annotated[
+    str | None,
+    typer.Option(
+        help="How long to wait for known nodes before acting. [env: LLMGW_SETTLE_TIMEOUT] "
+        "[default: 60s]"
+    ),
+]
+KeepUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--keep-unknown", help="Leave engines that nothing claims. [env: LLMGW_KEEP_UNKNOWN]"
+    ),
+]
+GatewayOrNone = Annotated[
+    str | None,
+    typer.Option(
+        help="HOST:PORT of the gateway it starts, or none. [env: LLMGW_GATEWAY] "
+        "[default: 127.0.0.1:8800]"
+    ),
+]
+ControlListen = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of the API. [env: LLMGW_LISTEN] [default: 127.0.0.1:8801]"),
+]
+GatewayListen = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT for clients. [env: LLMGW_LISTEN] [default: 127.0.0.1:8800]"),
+]

@@ -14,6 +14,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
+from llmgw.cli.local import status_of
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN, LlmgwError, UnreachableError
 from llmgw.render import status as words
 from llmgw.render.page import look, plain, show
@@ -74,12 +75,11 @@ def _fetch(given: config.Given) -> tuple[Json, int]:
             continue
         return found, EXIT_OK
     try:
-        local: Json = ask.get(ask.agent(given.text("agent", config.AGENT_URL)), "/v1/status")
+        report: Json = ask.get(ask.agent(given.text("agent", config.AGENT_URL)), "/v1/inventory")
     except UnreachableError as e:
         message = f"{away.message}; {e.message}"
         raise UnreachableError(message, away.hint) from e
-    print(f"llmgw: {away.message}; this is what the agent on this box knows", file=sys.stderr)  # noqa: T201
-    return local, EXIT_UNKNOWN
+    return status_of(report, away.message), EXIT_UNKNOWN
 
 
 def _again(given: config.Given, last: Json) -> Json:
@@ -92,15 +92,16 @@ def _again(given: config.Given, last: Json) -> Json:
 
 
 def _print(found: Json, name: str, output: str, color: str) -> None:
-    if name and not words.known(found, name):
+    shown = words.narrow(found, name) if name else found
+    if shown is None:
         known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
         msg = f"there is no node, model or replica called {name!r}"
         raise LlmgwError(msg, f"known: {', '.join(known) or 'nothing'}", code="not_found")
     if output == "json":
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
     else:
         now_s = time.time()  # noqa: TID251 - ages on a screen are wall time
-        show(words.page(found, name=name, wide=output == "wide", now_s=now_s), look(color))
+        show(words.page(shown, name=name, wide=output == "wide", now_s=now_s), look(color))
 
 
 def _check(given: config.Given, output: str) -> int:

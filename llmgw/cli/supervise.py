@@ -111,6 +111,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_end)
         signal.signal(signal.SIGHUP, self._on_reload)
+        self._alone()
         try:
             for part in self._parts:
                 part.start(time.monotonic())
@@ -124,6 +125,15 @@ class Supervisor:
         self._end()
         self._farewell(running)
         return EXIT_INTERRUPTED if self._asked == signal.SIGINT else EXIT_OK
+
+    def _alone(self) -> None:
+        """Parts that run already are not ours to keep up, and their answers would look like ours."""
+        for part in self._parts:
+            peer = self._peers[part.name]
+            if _answers(peer):
+                msg = f"a {part.name} answers at {peer.place} already"
+                hint = "`llmgw status` shows what it runs; `llmgw down` ends it, or choose other addresses"
+                raise LlmgwError(msg, hint, code="running")
 
     def _on_end(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number

@@ -47,7 +47,7 @@ async def register(control: Control, report: NodeReport, came_from: str) -> Regi
                 why = f"{old.node} is called {report.node} now, by its node id"
                 control.story.tell("renamed", why, node=report.node)
                 control.fold(NodeForgotten(old.node), now)
-        control.fence(report.epoch_seen, report.leader_uuid, now)
+        control.fence(report, now)
         control.rivals.pop(report.node, None)
         control.fold(NodeRegistered(report), now)
         return session

@@ -14,7 +14,7 @@ from llmgw.errors import CatalogError
 
 
 class Catalogs:
-    """`error`: why the file is not what is in use, "" while it is."""
+    """`error`: why the file is not what is in use, a line for each problem; "" while it is."""
 
     def __init__(self, path: Path, story: Story) -> None:
         self.path = path
@@ -61,9 +61,9 @@ class Catalogs:
         self._story.tell("catalog", f"{self.path} is in use, {len(changes)} changes")
 
     def _refused(self, e: CatalogError, instead: str) -> None:
-        more = f" (and {len(e.problems) - 1} more)" if len(e.problems) > 1 else ""
-        self.error = f"{e.problems[0]}{more}"
-        for problem in e.problems:
-            self._story.log.error(problem, kind="catalog")
-        why = f"the catalog is not taken, {instead}: {self.error}"
-        self._story.tell("catalog", why, level="warning")
+        self.error = "\n".join(e.problems)
+        first, *more = e.problems
+        why = f"the catalog is not taken, {instead}: {first}"
+        self._story.tell("catalog", why, level="warning", problems=len(e.problems))
+        for problem in more:
+            self._story.log.warning(problem, kind="catalog")

@@ -32,7 +32,7 @@ from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import started
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.messages import ForgetShard, SendReport, Token
+from llmgw.core.types.messages import ForgetShard, NodeReport, SendReport, Token
 from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
@@ -224,12 +224,7 @@ class Control:
         applied = self._decide(found, now)
         if self.leading:
             self._announce(found, now)
-        crash("before_persist")
-        durable = any(not isinstance(c, ForgetShard) for _, c in applied.commands)
-        kept = self.leading and self.keeper.keep(self.state, now, durable=durable)
-        crash("after_persist")
-        self._send(applied, now, kept=kept)
-        crash("after_send")
+        self._keep_and_send(applied, now)
         self.found = found if self.state is before else survey(self.state)
         self._publish(now)
         for callback in self.done_by:
@@ -262,22 +257,32 @@ class Control:
             gone = frozenset(v.shard.incarnation for v in lacking)
             self.fold(Announced(gone), now.mono)
 
-    def _send(self, applied: Applied, now: Moment, *, kept: bool) -> None:
+    def _keep_and_send(self, applied: Applied, now: Moment) -> None:
+        """Persist, then send: what was ordered and lost is found again, what was never recorded would be a stranger."""
+        orders = [c for _, c in applied.commands if not isinstance(c, ForgetShard)]
+        if orders:
+            crash("before_persist")
+        kept = self.leading and self.keeper.keep(self.state, now, durable=bool(orders))
+        if orders:
+            crash("after_persist")
         for node, command in applied.commands:
-            if isinstance(command, ForgetShard) and not kept:
-                continue  # the agent's record is the only one there is
-            self.sessions.send(node, command, now.mono)
+            # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
+            if kept or not isinstance(command, ForgetShard):
+                self.sessions.send(node, command, now.mono)
+        if orders:
+            crash("after_send")
 
     def _publish(self, now: Moment) -> None:
         """A new table when anything in it changed; drains count from the first one that shows them (A65)."""
         if not self._led:
             return
         table = route.table(self.state, self.found, self.routes.version)
-        fresh = table != self.routes or self.table_seen > self.routes.version
+        # Also when the epoch rose, or a gateway has a table of a control whose inventory is lost.
+        floor = max(self.state.first_version - 1, self.table_seen)
+        fresh = table != self.routes or floor > self.routes.version
         if fresh:
             crash("before_publish")
-            floor = self.state.first_version - 1
-            version = max(floor, self.routes.version, self.table_seen) + 1
+            version = max(floor, self.routes.version) + 1
             self.routes = replace(table, version=version)
             self.published.set()
             self.published = asyncio.Event()
@@ -326,8 +331,12 @@ class Control:
         self.follows = why
         self.story.once("blocked", "blocked", why, level="warning")
 
-    def fence(self, epoch_seen: int, leader_uuid: str | None, now: float) -> None:
-        """An agent knows an epoch that is not ours: ask the lease, and if it is still ours rise above (F16, F33)."""
+    def fence(self, report: NodeReport, now: float) -> None:
+        """An agent knows an epoch that is not ours: ask the lease, and if it is still ours rise above (F16, F33).
+
+        Its own registration is answered with the new epoch; the others are asked to report, which tells them.
+        """
+        epoch_seen, leader_uuid = report.epoch_seen, report.leader_uuid
         self.epoch_seen = max(self.epoch_seen, epoch_seen)
         ours = (self.state.epoch, self.state.leader_uuid)
         if not self.leading or epoch_seen < ours[0] or (epoch_seen, leader_uuid) == ours:
@@ -345,7 +354,8 @@ class Control:
         self.story.tell("epoch", why, level="warning", epoch=epoch)
         self.state = replace(self.state, epoch=epoch)
         for node in self.sessions.nodes():
-            self.sessions.send(node, SendReport(), now)
+            if node != report.node:
+                self.sessions.send(node, SendReport(), now)
 
     @property
     def blocked(self) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from llmgw.core.adopt.survey import Survey
 from llmgw.core.capacity import Held, holdings, ports_of, resources_of
-from llmgw.core.types.plan import VERDICTS, Plan, Wait
+from llmgw.core.types.plan import VERDICTS, Judged, Plan, Wait
 from llmgw.core.types.state import PLACED, Node, Shard, State
 
 
-def violations(state: State, survey: Survey) -> list[str]:
+def violations(state: State, survey: Judged) -> list[str]:
     """Every broken invariant of the picture: [] when all is well."""
     return [*_one_bucket_each(state, survey), *_one_shard_a_rank(survey), *_nothing_twice(state)]
 
@@ -27,7 +26,7 @@ def plan_violations(state: State, plan: Plan) -> list[str]:
     return [f"{type(a).__name__} of {a.model} while settling: {a.why}" for a in acted]
 
 
-def _one_bucket_each(state: State, survey: Survey) -> Iterator[str]:
+def _one_bucket_each(state: State, survey: Judged) -> Iterator[str]:
     shards = Counter((name, s.key) for name, node in state.nodes.items() for s in node.shards)
     verdicts = Counter((v.shard.node, v.shard.key) for v in survey.verdicts)
     for at in shards | verdicts:
@@ -39,7 +38,7 @@ def _one_bucket_each(state: State, survey: Survey) -> Iterator[str]:
             yield f"{v.shard.report.shard} on {v.shard.node}: {v.verdict} is no verdict"
 
 
-def _one_shard_a_rank(survey: Survey) -> Iterator[str]:
+def _one_shard_a_rank(survey: Judged) -> Iterator[str]:
     """A27: any number of repeats leaves the count at most what is wanted."""
     for r in survey.replicas:
         ranks = [s.rank for s in r.members]
@@ -94,4 +93,4 @@ def _node_overrun(state: State, node: Node, held: Held, shard: Shard) -> Iterato
         ("W", need.power_w, held.power_w, capacity.power_w),
     ):
         if wanted and total is not None and used > total:
-            yield f"{shard.node} has {total:g} {what}, {used:g} are given out"
+            yield f"{shard.node} has {total} {what}, {used} are given out"

@@ -1,7 +1,7 @@
 """Replacing replicas whose profile changed: surge by one where there is room, else stop first (A66).
 
-One step a pass, found from the facts: a surge is a start; once the new one is ready, the old one loses the total order
-of A38 and is drained by that rule. Never two at a time of one model, and no further when the new one does not come up.
+One step a pass, found from the facts: a surge is a start; once the new one is ready, `surplus` names the old one to
+drain. Never two at a time of one model, and no further when the new one does not come up.
 May not stop anything itself, nor for a new one that would find no room.
 """
 

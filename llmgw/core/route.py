@@ -7,10 +7,9 @@ decide.
 
 from __future__ import annotations
 
-from llmgw.core.adopt.survey import Survey
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
-from llmgw.core.types.plan import Replica
+from llmgw.core.types.plan import Judged, Replica
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
 from llmgw.core.types.state import Shard, State
 
@@ -18,7 +17,7 @@ from llmgw.core.types.state import Shard, State
 ANSWERS = frozenset({"ready", "draining"})
 
 
-def table(state: State, survey: Survey, version: int) -> RouteTable:
+def table(state: State, survey: Judged, version: int) -> RouteTable:
     """The route table as of now. `partial` while settling: the gateway keeps what it knows besides."""
     by_model: dict[str, list[Replica]] = {}
     for r in survey.replicas:
@@ -41,7 +40,7 @@ def incarnations(routes: RouteTable, state: str) -> frozenset[str]:
     )
 
 
-def _model(state: State, model: Model, replicas: list[Replica], survey: Survey) -> RouteModel:
+def _model(state: State, model: Model, replicas: list[Replica], survey: Judged) -> RouteModel:
     routes = tuple(r for r in (_route(model, r, survey) for r in replicas) if r is not None)
     status, why, progress = _status(state, model, replicas, routes, survey)
     return RouteModel(
@@ -59,7 +58,7 @@ def _model(state: State, model: Model, replicas: list[Replica], survey: Survey) 
     )
 
 
-def shards_of(survey: Survey, replica: Replica) -> tuple[Shard, ...]:
+def shards_of(survey: Judged, replica: Replica) -> tuple[Shard, ...]:
     """Wanted shards by rank, those on silent nodes included; strays of a rank left out."""
     found = {s.rank: s for s in replica.members}
     if replica.held:
@@ -69,7 +68,7 @@ def shards_of(survey: Survey, replica: Replica) -> tuple[Shard, ...]:
     return tuple(found[rank] for rank in sorted(found) if rank in range(replica.want))
 
 
-def _route(model: Model, replica: Replica, survey: Survey) -> RouteReplica | None:
+def _route(model: Model, replica: Replica, survey: Judged) -> RouteReplica | None:
     shards = shards_of(survey, replica)
     if len(shards) < replica.want or any(s.report.state not in ANSWERS for s in shards):
         return None
@@ -90,7 +89,7 @@ def _route(model: Model, replica: Replica, survey: Survey) -> RouteReplica | Non
     )
 
 
-def _going(replica: Replica, shards: tuple[Shard, ...], survey: Survey) -> bool:
+def _going(replica: Replica, shards: tuple[Shard, ...], survey: Judged) -> bool:
     """On its way out, also where only the last picture of a silent node says so; or lost to one that is ready (A38)."""
     if replica.state == "draining":
         return True
@@ -106,7 +105,7 @@ def _status(
     model: Model,
     replicas: list[Replica],
     routes: tuple[RouteReplica, ...],
-    survey: Survey,
+    survey: Judged,
 ) -> tuple[str, str, float | None]:
     """What a waiting client is told: loaded, loading (with progress), failed (with the last line), unloaded."""
     if any(r.state == "ready" for r in routes):

@@ -260,6 +260,8 @@ class Exchange:
             return
         endpoint.worked()
         self._free_body()
+        if self._gateway.stopping:
+            self.answer.keep_alive = False
         if not self.answer.opened:
             self._first_s = self._gateway.clock() - self._began
             self.answer.relay(reader, endpoint.name, first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httptools
 
@@ -80,7 +80,7 @@ class RequestReader:
         self.partial = False
         self._budget = budget
         self._body_limit = body_limit
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._last = False
         self._marks = 0  # heads and ends seen
         self._offered: Request | None = None  # the head of a request that offers an upgrade
@@ -119,7 +119,7 @@ class RequestReader:
             self._budget.used -= len(request.body)
         self.ready.clear()
         self._last = True
-        del self._parser
+        self._parser = None
 
     def _release(self) -> None:
         self._budget.used -= self._size

@@ -131,6 +131,8 @@ class Process:
         self._listener.close()
         self._state_dir.release()
         await _finish(gateway, self._stop, self._settings.drain_timeout_s, log)
+        if gateway.access is not None:
+            gateway.access.flush()
         await feed.last_words()
 
     def _hello(self) -> Hello:

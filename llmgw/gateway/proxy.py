@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable
 from typing import cast
 
@@ -28,6 +29,7 @@ WRITE_STALL_S = 300.0
 LINGER_S = 5.0
 #: Next requests that a client sends before its answer (pipelining) are kept up to this; then it is not read.
 STASH_BYTES = 64 * 1024
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Downstream(asyncio.Protocol):
@@ -146,6 +148,7 @@ class Downstream(asyncio.Protocol):
         self._transport.write(http1.answer(refused.status, headers, body, keep_alive=False))
         self._lingering = True
         self._read_at = self._gateway.now
+        self._reader.close()
         self._transport.write_eof()
 
     def write(self, data: bytes) -> None:
@@ -154,13 +157,16 @@ class Downstream(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         self._exchange = None
         self._read_at = self._gateway.now
-        if keep_alive:
+        if keep_alive and not self._gateway.stopping:
             self._advance()
         else:
             self._transport.close()
 
     def abort(self) -> None:
+        """A reset: where an answer ends with its connection, a clean close would make a whole one of it."""
         self._exchange = None
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self._transport.abort()
 
     # -- time

@@ -134,9 +134,11 @@ class Gateway:
         for target in tuple(self.fleet.targets.values()):
             if not target.waiting:
                 continue
-            target.pump(now)
-            for waiter in tuple(target.waiting):
+            for waiter in tuple(
+                target.waiting
+            ):  # first: one that is tried again does not wait for a moment
                 waiter.tick(now)
+            target.pump(now)
             if not target.waiting:
                 self.changed()
         for endpoint in self.fleet.endpoints():

@@ -159,6 +159,7 @@ class Dialer:
     def __init__(
         self, spawn: Callable[[Coroutine[Any, Any, None]], object], clock: Callable[[], float]
     ) -> None:
+        self.connect_s = CONNECT_S
         self._spawn = spawn
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -174,12 +175,12 @@ class Dialer:
 
     async def _dial(self, endpoint: Endpoint, sink: Sink) -> None:
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(self.connect_s):
                 _, upstream = await self._loop.create_connection(
                     lambda: Upstream(endpoint, self._clock), endpoint.host, endpoint.port
                 )
         except TimeoutError:
-            sink.unreachable(f"does not answer: no connection within {CONNECT_S:.0f} s")
+            sink.unreachable(f"does not answer: no connection within {self.connect_s:.0f} s")
         except OSError as e:
             refused = e.errno == errno.ECONNREFUSED
             sink.unreachable("refuses connections" if refused else f"is away: {_reason(e)}")

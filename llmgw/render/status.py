@@ -22,15 +22,13 @@ FINE = frozenset({"ready", "loaded", "unloaded", "loading", "starting", "asleep"
 
 
 def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> list[Table | str]:
-    """`name` narrows it to one node, model, alias or replica; `now_s` is wall time, for ages."""
+    """`name`: what `narrow` was asked for; `now_s` is wall time, for ages."""
     indices = {g["uuid"]: str(g["index"]) for n in status["nodes"] for g in n["gpus"] or ()}
-    nodes = [n for n in status["nodes"] if not name or n["node"] == name]
-    replicas = [r for r in status["replicas"] if not name or _about(r, name, status)]
-    models = [m for m in status["models"] if not name or name in {m["name"], *m["aliases"]}]
+    nodes, replicas = status["nodes"], status["replicas"]
     node_rows = [row for n in nodes for row in _node(n, wide=wide)]
     rows = [row for r in replicas for row in _replica(r, status, indices, wide=wide, now_s=now_s)]
     running = {r["model"] for r in replicas}
-    rows += [_model(m, wide=wide) for m in models if m["name"] not in running]
+    rows += [_model(m, wide=wide) for m in status["models"] if m["name"] not in running]
     parts: list[Table | str] = []
     if node_rows:
         parts.append(Table(NODE_HEAD + (NODE_WIDE if wide else []), node_rows))
@@ -38,15 +36,24 @@ def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> l
         parts.append("no node has registered")
     if rows:
         parts.append(Table(MODEL_HEAD + (MODEL_WIDE if wide else []), sorted(rows)))
-    return parts if name else [*parts, *notes(status)]
+    return [*parts, *notes(status)]
 
 
-def known(status: Json, name: str) -> bool:
-    return (
-        any(n["node"] == name for n in status["nodes"])
-        or any(name in {m["name"], *m["aliases"]} for m in status["models"])
-        or any(_about(r, name, status) for r in status["replicas"])
-    )
+def narrow(status: Json, name: str) -> Json | None:
+    """The same document with what is about one node, model, alias, replica or shard; None where nothing is."""
+    replicas = [r for r in status["replicas"] if _about(r, name, status)]
+    nodes = [n for n in status["nodes"] if n["node"] == name]
+    models = [m for m in status["models"] if name in {m["name"], *m["aliases"]}]
+    if not (replicas or nodes or models):
+        return None
+    ran = {r["model"] for r in replicas}
+    where = {s["node"] for r in replicas for s in r["shards"]}
+    return status | {
+        "nodes": nodes or [n for n in status["nodes"] if n["node"] in where],
+        "models": models or [m for m in status["models"] if m["name"] in ran],
+        "replicas": replicas,
+        "warnings": [w for w in status.get("warnings") or () if name in w],
+    }
 
 
 def _about(replica: Json, name: str, status: Json) -> bool:
@@ -89,13 +96,17 @@ def _complaints(status: Json) -> Iterator[str]:
             yield f"warning: node {node['node']} is {node['state']}"
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
-            why = f": {model['why']}" if model.get("why") else ""
-            yield (
-                f"warning: model {model['name']} is {model['state']}, "
-                f"{model['ready']} of {max(model['min'], 1)} ready{why}"
-            )
+            yield f"warning: {_lacking(model)}"
     for warning in status.get("warnings") or ():
         yield f"warning: {warning}"
+
+
+def _lacking(model: Json) -> str:
+    name, why = model["name"], str(model.get("why") or "")
+    if model["state"] == "failed" and "llmgw clear" not in why:
+        why = f"{why}; llmgw clear {name} lets it start again"
+    said = f"model {name} is {model['state']}, {model['ready']} of {max(model['min'], 1)} ready"
+    return f"{said}: {why}" if why else said
 
 
 def _sentence(value: object) -> str:

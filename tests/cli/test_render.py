@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from llmgw.render import page, plan, status
 from llmgw.render.page import Look, Table
@@ -75,8 +76,10 @@ def fleet(**more: Any) -> dict[str, Any]:
     }
 
 
-def text(document: dict[str, Any], **how: Any) -> list[str]:
-    return page.plain(status.page(document, now_s=NOW_S, **how)).splitlines()
+def text(document: dict[str, Any], *, name: str = "", wide: bool = False) -> list[str]:
+    shown = status.narrow(document, name) if name else document
+    assert shown is not None
+    return page.plain(status.page(shown, name=name, wide=wide, now_s=NOW_S)).splitlines()
 
 
 def test_a_fleet_in_columns() -> None:
@@ -118,20 +121,21 @@ def test_a_model_that_loads_and_one_that_sleeps() -> None:
 def test_a_replica_over_two_nodes_has_a_line_for_each() -> None:
     second = {**SHARD, "shard": "coder-7k2/1", "node": "box2", "state": "loading"}
     replica = {**REPLICA, "state": "assembling", "have": 2, "want": 2, "shards": [SHARD, second]}
-    lines = text(fleet(replicas=[replica]), name="coder")
-    assert [line.split()[1:3] for line in lines[1:]] == [
+    lines = text(fleet(replicas=[replica]))
+    assert [line.split()[1:3] for line in lines[3:]] == [
         ["coder-7k2/0", "box1"],
         ["coder-7k2/1", "box2"],
     ]
-    assert "ready (assembling)" in lines[1]
+    assert "ready (assembling)" in lines[3]
 
 
 @pytest.mark.parametrize("name", ["box1", "coder", "default", "coder-7k2", "coder-7k2/0"])
 def test_a_name_narrows_it(name: str) -> None:
-    assert status.known(fleet(), name)
     other = {**REPLICA, "replica": "other-1", "model": "other", "shards": []}
-    assert not any("other" in line for line in text(fleet(replicas=[REPLICA, other]), name=name))
-    assert not status.known(fleet(), "nobody")
+    lines = text(fleet(replicas=[REPLICA, other]), name=name)
+    assert not any("other" in line for line in lines)
+    assert any("coder-7k2" in line for line in lines)
+    assert status.narrow(fleet(), "nobody") is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_a_name_narrows_it(name: str) -> None:
         ({"nodes": [{**NODE, "state": "unreachable"}]}, "warning: node box1 is unreachable"),
         (
             {"models": [{**MODEL, "state": "failed", "ready": 0, "why": "exit 1"}]},
-            "warning: model coder is failed, 0 of 1 ready: exit 1",
+            "warning: model coder is failed, 0 of 1 ready: exit 1; llmgw clear coder lets it start again",
         ),
         ({"warnings": ["coder runs on the CPU"]}, "warning: coder runs on the CPU"),
     ],
@@ -168,7 +172,10 @@ def test_an_empty_fleet_says_so() -> None:
 
 
 WHY = "a sentence that is much longer than a narrow terminal is wide, and must not be cut anywhere"
-PARTS = [Table(("VERDICT", "WHY"), [["= adopt", "short"], ["- stop", WHY]]), "a line"]
+PARTS: list[Table | str] = [
+    Table(("VERDICT", "WHY"), [["= adopt", "short"], ["- stop", WHY]]),
+    "a line",
+]
 
 
 def shown(look: Look) -> str:
@@ -203,6 +210,7 @@ def test_colour_repeats_what_the_words_say() -> None:
 
 
 class Screen(io.StringIO):
+    @override
     def isatty(self) -> bool:
         return True
 

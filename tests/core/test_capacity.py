@@ -230,7 +230,7 @@ STRANGER = GpuHeld(foreign_bytes=23 * GIB)
         (gpu(), GpuHeld(), 24, ""),
         (gpu(), GpuHeld(), None, ""),
         (gpu(), OURS, 4, ""),
-        (gpu(2.4), GpuHeld(), None, ""),  # a desktop uses a tenth of it
+        (Gpu(uuid="g", memory_bytes=100, memory_used_bytes=10), GpuHeld(), None, ""),  # a desktop
         (gpu(healthy=False), GpuHeld(), 1, "GPU 3 is not healthy"),
         (gpu(), GpuHeld(whole="a/0", by=("a/0",)), 1, "GPU 3 is held whole by a/0"),
         (gpu(), GpuHeld(whole="a/0", by=("a/0",)), None, "GPU 3 is held whole by a/0"),
@@ -318,10 +318,11 @@ def test_a59_watts_of_a_circuit_are_those_of_all_its_nodes_the_silent_ones_too()
         node("box1", shard("alpha-1/0", resources=ROOM), circuit="office"),
         node("box2", shard("alpha-2/0", resources=ROOM), circuit="office"),
         node("box3", shard("alpha-3/0", resources=ROOM), circuit="attic"),
-        node("box4", shard("alpha-4/0", resources=ROOM)),
+        node("box4"),
     )
     state = observe(state, SessionLost("box2"), 1.0)
-    assert circuit_power_w(state, holdings(state), "office") == 600.0
+    held = holdings(state)
+    assert [circuit_power_w(state, held, c) for c in ("office", "attic", "x")] == [600, 300, 0]
 
 
 def test_a62_a_node_that_died_in_a_load_does_not_block_its_circuit_for_ever() -> None:

@@ -12,6 +12,7 @@ from llmgw.core import idle
 from llmgw.core.adopt.survey import survey
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model, Scaling
+from llmgw.core.types.messages import ShardReport
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import Demanded, NodeRegistered, State
@@ -112,10 +113,28 @@ def test_after_a_restart_of_control_a_gateway_not_heard_yet_may_be_serving(
     gateways: tuple[str, ...], now: float, said: str
 ) -> None:
     """Else the end of a drain that was under way cuts the streams of whoever speaks a moment later."""
-    state = up()
+    state = at(up(), started_s=500.0)
     for name in gateways:
-        state = heard(state, now, name)
-    assert idle.may_serve(state, beta(state), now) == said
+        state = heard(state, 500.0 + now, name)
+    assert idle.may_serve(state, beta(state), 500.0 + now) == said
+
+
+def test_of_several_silent_gateways_the_first_by_name_is_named_whoever_spoke_first() -> None:
+    state = heard(heard(up(), LATER, "zz"), LATER + 1.0, "aa")
+    said = idle.may_serve(state, beta(state), LATER + 12.0)
+    assert said == "gateway aa has been silent for 11 s"
+
+
+def two_ranks(*states: str) -> tuple[ShardReport, ...]:
+    return tuple(
+        shard(f"beta-1/{n}", state=state, world_size=2, port=18000 + n)
+        for n, state in enumerate(states)
+    )
+
+
+def test_a63_one_rank_that_loads_makes_the_replica_busy() -> None:
+    state = running(catalog(BETA), node("box1", *two_ranks("ready", "loading")))
+    assert idle.busy(state, beta(state), LATER) == "loading"
 
 
 # --- the clock -------------------------------------------------------------------------------
@@ -142,6 +161,14 @@ def test_min_up_protects_what_has_just_loaded() -> None:
     assert idle.idle_until_s(state, m, beta(state)) == 170.0
     later = heard(state, 300.0, last_byte={"beta-1": 0.0})
     assert idle.idle_until_s(later, m, beta(later)) == 330.0
+
+
+def test_min_up_counts_from_the_last_rank_that_came_up() -> None:
+    m = model("beta", scaling=Scaling(idle_timeout_s=30.0, min_up_s=120.0))
+    state = running(catalog(m), node("box1", *two_ranks("ready", "loading")))
+    state = observe(state, NodeRegistered(node("box1", *two_ranks("ready", "ready"))), 90.0)
+    assert [s.ready_s for s in beta(state).members] == [0.0, 90.0]
+    assert idle.idle_until_s(state, m, beta(state)) == 210.0
 
 
 def test_one_that_is_not_ready_yet_has_a_clock_all_the_same() -> None:

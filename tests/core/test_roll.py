@@ -202,7 +202,7 @@ def test_others_on_their_way_out_do_not_hold_up_a_roll() -> None:
 
 
 def test_a66_a_new_one_that_did_not_come_up_halts_the_roll_until_somebody_clears_it() -> None:
-    failure = Failure("inc-new", "main", 5.0, "exited with code 1", True, NEW)
+    failure = Failure("inc-new", "main", 5.0, "exited with code 1", gave_up=True, fingerprint=NEW)
     state = at(picture(ONE, node("box1", old())), failures={"alpha": (failure,)})
     assert waits(state, ONE) == (
         "roll: halted, the new main did not come up (exited with code 1); "
@@ -212,7 +212,7 @@ def test_a66_a_new_one_that_did_not_come_up_halts_the_roll_until_somebody_clears
 
 @pytest.mark.parametrize("fingerprint", [FP, ""])
 def test_a_failure_of_another_version_does_not_halt_it(fingerprint: str) -> None:
-    failure = Failure("inc-x", "main", 5.0, "exited with code 1", True, fingerprint)
+    failure = Failure("inc-x", "main", 5.0, "exited with code 1", fingerprint=fingerprint)
     state = at(picture(ONE, node("box1", old())), failures={"alpha": (failure,)})
     assert isinstance(step(state, ONE), RollReplica)
 

@@ -57,7 +57,9 @@ def test_within_the_profile_whose_turn_it_is_the_least_busy() -> None:
 
 
 def test_draining_full_failing_and_tried_ones_are_left_out() -> None:
-    t = target(replica("a", state="draining"), replica("b"), replica("c"), replica("d"), max_in_flight=2)
+    t = target(
+        replica("a", state="draining"), replica("b"), replica("c"), replica("d"), max_in_flight=2
+    )
     _, b, c, d = t.endpoints
     b.in_flight = 2
     c.failed("refuses connections", 0.0)
@@ -192,7 +194,11 @@ def test_demand_says_all_there_is() -> None:
 
 
 KEY = RouteKey(id="k", sha256="0" * 64)
-OLD = RouteTable(version=1, models={"m": model(replica("a"), replica("b")), "n": model(replica("c"))}, keys=(KEY,))
+OLD = RouteTable(
+    version=1,
+    models={"m": model(replica("a"), replica("b")), "n": model(replica("c"))},
+    keys=(KEY,),
+)
 
 
 def names(table: RouteTable) -> dict[str, list[str]]:
@@ -201,7 +207,9 @@ def names(table: RouteTable) -> dict[str, list[str]]:
 
 def test_a_partial_table_takes_nothing_away() -> None:
     """A50: while control settles it has not heard of everybody, and that is no order."""
-    new = RouteTable(version=2, partial=True, models={"m": model(replica("b", state="draining"), replica("d"))})
+    new = RouteTable(
+        version=2, partial=True, models={"m": model(replica("b", state="draining"), replica("d"))}
+    )
     table = merged(OLD, new)
     assert names(table) == {"m": ["b", "d", "a"], "n": ["c"]}
     assert table.models["m"].replicas[0].state == "draining"

@@ -57,14 +57,19 @@ MESSAGES = st.sampled_from(
         b"GET /v1/models HTTP/1.1\r\n" + HOST + b"\r\n",
         b"\r\nHEAD /healthz?a=b HTTP/1.1\r\n" + HOST + b"X-Empty:\r\n\r\n",
         b"OPTIONS http://gateway:8800/v1/models HTTP/1.1\r\n" + HOST + b"\r\n",
-        b"POST /v1/models HTTP/1.1\r\n" + HOST + b"Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Not: 2\r\n\r\n",
-        POST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\ncontent-length: 3\r\n\r\nabc",
+        b"POST /v1/models HTTP/1.1\r\n"
+        + HOST
+        + b"Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Not: 2\r\n\r\n",
+        POST
+        + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\ncontent-length: 3\r\n\r\nabc",
     ]
 )
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.data())
-def test_any_split_of_any_messages_reads_the_same(messages: list[bytes], data: st.DataObject) -> None:
+def test_any_split_of_any_messages_reads_the_same(
+    messages: list[bytes], data: st.DataObject
+) -> None:
     stream = b"".join(messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -84,7 +89,8 @@ def test_byte_by_byte() -> None:
 
 SMUGGLING = {
     "both lengths": POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both lengths, other order": POST + b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
+    "both lengths, other order": POST
+    + b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
     "two lengths": POST + b"content-length: 5\r\ncontent-length: 5\r\n\r\nabcde",
     "list of lengths": POST + b"content-length: 5, 5\r\n\r\nabcde",
     "signed length": POST + b"content-length: +5\r\n\r\nabcde",
@@ -94,7 +100,8 @@ SMUGGLING = {
     "other coding": POST + b"transfer-encoding: gzip\r\n\r\n",
     "two codings": POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "chunked not last": POST + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "chunked twice": POST + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST
+    + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     "nearly chunked": POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked with a control": POST + b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
     "chunked in HTTP/1.0": b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -109,7 +116,8 @@ SMUGGLING = {
     "no name": POST + b": a\r\n\r\n",
     "chunk size after bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
     "chunk ended by bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\n0\r\n\r\n",
-    "chunk extension with bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3;a\nabc\r\n0\r\n\r\n",
+    "chunk extension with bare LF": POST
+    + b"transfer-encoding: chunked\r\n\r\n3;a\nabc\r\n0\r\n\r\n",
     "chunk size with a prefix": POST + b"transfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
     "overflowing chunk": POST + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\na",
     "no host": b"GET / HTTP/1.1\r\n\r\n",
@@ -212,7 +220,7 @@ def test_a_half_read_body_is_given_back() -> None:
 
 
 def test_an_upgrade_is_declined_and_its_body_still_read() -> None:
-    """JDK's HTTP client offers h2c with each plain POST; llhttp by itself would take the body for the other protocol."""
+    """JDK's HTTP client offers h2c with each POST; llhttp alone would take the body for the other protocol."""
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
     reader = read(plain(more=offer + b"X-A: 1\r\n") + plain())
     assert reader.error is None
@@ -263,7 +271,10 @@ def test_http_1_0() -> None:
 
 
 def test_answers_of_our_own() -> None:
-    assert answer(200, b"a: b\r\n", b"hi", keep_alive=True) == b"HTTP/1.1 200 OK\r\na: b\r\ncontent-length: 2\r\n\r\nhi"
+    assert (
+        answer(200, b"a: b\r\n", b"hi", keep_alive=True)
+        == b"HTTP/1.1 200 OK\r\na: b\r\ncontent-length: 2\r\n\r\nhi"
+    )
     head = answer(404, b"", b"hi", keep_alive=False, head_only=True)
     assert head == b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
     assert answer(204, b"", b"", keep_alive=True) == b"HTTP/1.1 204 No Content\r\n\r\n"

@@ -5,7 +5,8 @@ import hashlib
 import pytest
 
 from llmgw.core.types.routes import RouteKey, RouteModel
-from tests.gateway.rig import hello, loaded, request, rig, run, table
+from tests.gateway.peers import hello, request
+from tests.gateway.rig import loaded, rig, run, table
 
 KEY = RouteKey(id="bob", sha256=hashlib.sha256(b"secret").hexdigest(), models=("shown",))
 
@@ -16,7 +17,9 @@ def test_models_from_memory_with_every_node_down() -> None:
             client = await world.client()
             assert (await client.get("/v1/models")).json == {"object": "list", "data": []}
             world.use(
-                table(m=RouteModel(context=8192, aliases=("a", "b*")), hidden=RouteModel(listed=False))
+                table(
+                    m=RouteModel(context=8192, aliases=("a", "b*")), hidden=RouteModel(listed=False)
+                )
             )
             listed = (await client.get("/v1/models")).json["data"]
             assert [m["id"] for m in listed] == ["m"]
@@ -156,7 +159,9 @@ def test_browsers_may_ask_from_anywhere() -> None:
             preflight = await client.answer()
             assert preflight.status == 204
             assert preflight.headers["access-control-allow-origin"] == "*"
-            assert preflight.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
+            assert (
+                preflight.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
+            )
             assert "POST" in preflight.headers["access-control-allow-methods"]
             answer = await client.ask({"model": "m"}, origin="https://chat")
             assert answer.headers["access-control-allow-origin"] == "*"

@@ -59,14 +59,23 @@ def test_a_line_holds_no_query_and_is_whole_json() -> None:
     answer = Answer(Nobody(), request, b"id-1", keep_alive=True)
     for _ in range(3):
         access.request(
-            request, answer, model="m", replica="r", key="bob", seconds=0.0123, first_s=0.01, waited_s=0.0, end="ok", why=""
+            request,
+            answer,
+            model="m",
+            replica="r",
+            key="bob",
+            seconds=0.0123,
+            first_s=0.01,
+            waited_s=0.0,
+            end="ok",
+            why="",
         )
     assert not written, "lines go out together, once a second"
     access.flush()
     access.flush()
     (data,) = written
     lines = [json.loads(line) for line in data.splitlines()]
-    assert [line["timestamp"][-8:] for line in lines] == ["20.250Z", "20.999Z", "21.000Z"]
+    assert [line["timestamp"][-7:] for line in lines] == ["20.250Z", "20.999Z", "21.000Z"]
     assert lines[0]["event"] == "request"
     assert (lines[0]["path"], lines[0]["ms"], lines[0]["key"]) == ("/v1/models", 12.3, "bob")
     assert b"secret" not in data

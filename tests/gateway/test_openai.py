@@ -14,15 +14,32 @@ from llmgw.gateway.openai import Names, ProblemError
 
 
 def test_only_model_and_stream_are_read() -> None:
-    asked = openai.asked(b'{"messages": [{"model": "inner"}], "model": "m", "stream": true, "x": NaN0}'.replace(b"NaN0", b"1"))
+    asked = openai.asked(
+        b'{"messages": [{"model": "inner"}], "model": "m", "stream": true, "x": NaN0}'.replace(
+            b"NaN0", b"1"
+        )
+    )
     assert (asked.model, asked.stream) == ("m", True)
-    assert openai.asked(b'{"model": "a", "model": "b"}').model == "b", "engines take the last one too"
+    assert openai.asked(b'{"model": "a", "model": "b"}').model == "b", (
+        "engines take the last one too"
+    )
     assert openai.asked(b'{"model": "m", "stream": null}').stream is None
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b'"m"', b"{}", b'{"model": null}', b'{"model": 1}', b'{"model": ""}', b'{"model": ["m"]}', b"\xff\xfe"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"m"',
+        b"{}",
+        b'{"model": null}',
+        b'{"model": 1}',
+        b'{"model": ""}',
+        b'{"model": ["m"]}',
+        b"\xff\xfe",
+    ],
 )
 def test_a_body_that_names_no_model(body: bytes) -> None:
     with pytest.raises(ProblemError, match="the body is refused") as e:
@@ -37,7 +54,11 @@ def test_a_body_nested_too_deeply() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
@@ -133,7 +154,9 @@ def test_every_status_has_a_type(status: int) -> None:
 
 def test_the_model_list() -> None:
     shown = RouteModel(aliases=("a",), context=4096, status="loading", progress=0.5, why="3 of 6")
-    listed = msgspec.json.decode(openai.model_list([("m", shown), ("hidden", RouteModel(listed=False))]))
+    listed = msgspec.json.decode(
+        openai.model_list([("m", shown), ("hidden", RouteModel(listed=False))])
+    )
     assert listed["object"] == "list"
     (m,) = listed["data"]
     assert m["id"] == "m"

@@ -1,5 +1,7 @@
 """Answers of engines: where they end, and that nothing behind the end gets through."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,18 +25,28 @@ def read(*parts: bytes, plain: bool = False) -> tuple[ReplyReader, bytes]:
     [
         (OK + b"Content-Length: 5\r\n\r\nhello", b"hello", b"hello"),
         (CHUNKED + FRAMED, FRAMED, b"".join(PIECES)),
-        (CHUNKED + b"5;ext=1\r\nhello\r\n0\r\nX-T: 1\r\n\r\n", b"5;ext=1\r\nhello\r\n0\r\nX-T: 1\r\n\r\n", b"hello"),
+        (
+            CHUNKED + b"5;ext=1\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
+            b"5;ext=1\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
+            b"hello",
+        ),
         (OK + b"Content-Length: 0\r\n\r\n", b"", b""),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b"", b""),
         (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", b"", b""),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\nhi", b"hi", b"hi"),
+        (
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n"
+            + OK
+            + b"Content-Length: 2\r\n\r\nhi",
+            b"hi",
+            b"hi",
+        ),
     ],
     ids=["length", "chunked", "extension and trailer", "empty", "204", "304", "1xx first"],
 )
 @given(cuts=st.lists(st.integers(0, 600), max_size=8))
 def test_any_split_reads_the_same(data: bytes, raw: bytes, plain: bytes, cuts: list[int]) -> None:
     edges = sorted({0, len(data), *(min(c, len(data)) for c in cuts)})
-    parts = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [data[a:b] for a, b in pairwise(edges)]
     for want, bare in ((raw, False), (plain, True)):
         reader, got = read(*parts, plain=bare)
         assert got == want

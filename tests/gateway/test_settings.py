@@ -8,7 +8,11 @@ import pytest
 from llmgw.errors import EXIT_USAGE, UsageError
 from llmgw.gateway.settings import GatewaySettings, address, is_loopback
 
-GOOD: dict[str, Any] = {"controls": ("http://127.0.0.1:8801",), "state_dir": Path("/x"), "listen": "127.0.0.1:8800"}
+GOOD: dict[str, Any] = {
+    "controls": ("http://127.0.0.1:8801",),
+    "state_dir": Path("/x"),
+    "listen": "127.0.0.1:8800",
+}
 
 
 def test_good_settings() -> None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 HEARTBEAT_S = 5.0
-#: A journal write that failed is tried again so much later.
-WRITE_AGAIN_S = 1.0
 
 
 class Agent:
@@ -40,7 +38,7 @@ class Agent:
         self.doom: int | None = None
         self.life = 0
         self._ticks_at = float("inf")
-        self._watched: dict[n.Key, Engine] = {}
+        self._watched: dict[n.Key, tuple[Engine, int]] = {}
         self._unwritten: set[n.Key] = set()
         host.exited = self._exited
 
@@ -56,11 +54,18 @@ class Agent:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
+        lost = [e for e in self.host.live() if e.key not in self.journal]
+        if self.host.proc_blind and lost:
+            # It has to sweep /proc for engines of which it has no record, and ends when it cannot.
+            self.sim.say(self.facts.node, "agent cannot start", "/proc cannot be read")
+            self.sim.clock.after(2.0, lambda: self.start() if not self.up else None)
+            return
         self.life += 1
         facts = replace(
             self.facts, boot_id=self.host.boot_id, instance=f"{self.facts.node}.{self.life}"
         )
-        self.state = initial_state(facts, self.journal.values(), self.token)
+        found = evidence.orphans(self.host, self.journal)
+        self.state = initial_state(facts, (*self.journal.values(), *found), self.token)
         self.doom = None
         self._watched, self._unwritten, self._ticks_at = {}, set(), float("inf")
         self.links = {url: Link(self, url) for url in self.sim.urls}
@@ -201,14 +206,9 @@ class Agent:
     def _write(self, record: n.Record) -> None:
         if self.host.disk_full:
             self._unwritten.add(record.key)
-            self.later(WRITE_AGAIN_S, lambda: self._write_again(record.key))
             return
         self._unwritten.discard(record.key)
         self.journal[record.key] = durable(record)
-
-    def _write_again(self, key: n.Key) -> None:
-        if self.state is not None and key in self._unwritten and key in self.state.records:
-            self._write(self.state.records[key])
 
     def _spawn(self, record: n.Record) -> None:
         key, attempt = record.key, record.attempt
@@ -216,8 +216,10 @@ class Agent:
             failed = n.SpawnFailed(key=key, attempt=attempt, error="its intent cannot be journaled")
             self._answer(lambda: failed, 0.0)
             return
-        if self.sim.rng.random() < self.sim.odds.exec_fails:
-            failed = n.SpawnFailed(key=key, attempt=attempt, error="exec failed: no such file")
+        there = self.host.listener(record.start.port)
+        if there is not None or self.sim.rng.random() < self.sim.odds.exec_fails:
+            why = f"port {record.start.port} is taken" if there else "exec failed: no such file"
+            failed = n.SpawnFailed(key=key, attempt=attempt, error=why, fatal=there is not None)
             self._answer(lambda: failed, 0.01)
             return
         manners = self.sim.manners(record.start)
@@ -226,7 +228,7 @@ class Agent:
         self.sim.say(self.facts.node, "engine starts", str(engine))
 
         def told() -> n.Event:
-            self._watch(engine)
+            self._watch(engine, attempt)
             return n.Spawned(
                 key=key,
                 attempt=attempt,
@@ -243,21 +245,22 @@ class Agent:
         def told() -> None:
             seen, engine = evidence.identify(self.host, record)
             if engine is not None:
-                self._watch(engine)
+                self._watch(engine, record.attempt)
             self.feed(seen)
             self._registers()
 
         self.later(self.sim.spawn_delay_s(), told)
 
-    def _watch(self, engine: Engine) -> None:
+    def _watch(self, engine: Engine, attempt: int) -> None:
         """A pidfd is opened before the ticks are compared, so an end in between is told after."""
-        self._watched[engine.key] = engine
+        self._watched[engine.key] = (engine, attempt)
         if not engine.leader:
             self.later(0.01, lambda: self._exited(engine))
 
     def _exited(self, engine: Engine) -> None:
-        if self.state is not None and self._watched.get(engine.key) is engine:
-            gone = n.Exited(key=engine.key, attempt=engine.attempt, code=engine.code)
+        watched, attempt = self._watched.get(engine.key, (None, 0))
+        if self.state is not None and watched is engine:
+            gone = n.Exited(key=engine.key, attempt=attempt, code=engine.code)
             self.later(0.01, lambda: self.feed(gone))
 
     def _refuse(self, control: str, refusal: Refusal) -> None:
@@ -300,6 +303,8 @@ class Agent:
             self.feed(n.GpusSeen(gpus=gpus, foreign=foreign))
             for link in self.links.values():
                 link.devices = True
+        for key in sorted(self._unwritten & self.state.records.keys()):
+            self._write(self.state.records[key])
         for link in self.links.values():
             link.heartbeat()
         self.later(HEARTBEAT_S, self._heartbeat)

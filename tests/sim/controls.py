@@ -47,6 +47,7 @@ class Inventory(Struct, frozen=True):
 class Session:
     id: str
     node: str
+    boot_id: str
     peer: Peer
     heard_s: float
     n: int = 0
@@ -55,6 +56,8 @@ class Session:
     queue: list[m.Command] = field(default_factory=list)
     numbers: dict[tuple[str, str, str], tuple[int, float]] = field(default_factory=dict)
     pushing: bool = False
+    #: its agent has stored our epoch and answered with its inventory
+    fenced: bool = False
 
     def ack(self, applied: int) -> None:
         self.applied = max(self.applied, applied)
@@ -71,9 +74,12 @@ class Control:
         self.uuid = ""
         self.sessions: dict[str, Session] = {}
         self.table = RouteTable()
+        #: the highest table any gateway has told of
+        self.table_seen = 0
         self.started_s = 0.0
         #: nodes it waits for by its inventory, and when one registered first, and whether that is over: for the judge
         self.expected: frozenset[str] = frozenset()
+        self.remembered = False
         self.last_new_s: float | None = None
         self.settled = False
         self.doom: int | None = None
@@ -111,7 +117,8 @@ class Control:
         self.sessions, self.said, self.ended, self.table = {}, {}, {}, RouteTable()
         self.started_s = sim.clock.now
         self.expected = frozenset(r.node for r, silent in memory.nodes if not silent)
-        self.last_new_s, self.settled = None, False
+        self.remembered = bool(memory.nodes)
+        self.last_new_s, self.settled, self.table_seen = None, False, 0
         sim.say(self.url, "control starts", f"epoch {epoch}, {len(memory.nodes)} nodes remembered")
         self._tick()
 
@@ -186,31 +193,43 @@ class Control:
         if self.state is not None and not self.paused:
             self.observe(s.GatewayGone(name))
 
-    def clear(self, model: str) -> None:
-        if self.state is not None:
+    def operate(self) -> None:
+        """What an operator does when things are calm: let what gave up start again, end what nobody can read (A39)."""
+        if self.state is None:
+            return
+        for model in list(self.state.failures):
             self.observe(s.Cleared(model))
+        for node in self.state.nodes.values():
+            for shard in node.shards:
+                r = shard.report
+                if r.state == "unknown" and not r.model:
+                    self._send(node.report.node, m.StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator"))
 
     # ------------------------------------------------------------ agents
 
     def register(self, report: m.NodeReport, peer: Peer) -> m.Registered:
+        """With a file lease no older control can be there; with another, the fence must be answered first."""
         state = self._listening()
         node, now = report.node, self.sim.clock.now
+        old = self.sessions.get(node)
+        if old is not None and old.boot_id != report.boot_id and now - old.heard_s < s.SESSION_TTL_S:
+            raise Unreachable  # 409 duplicate_node
         if report.epoch_seen >= state.epoch and report.leader_uuid not in (None, self.uuid):
             self._higher_epoch(report.epoch_seen)
             state = self._listening()
         self._count += 1
-        session = Session(f"{self.uuid}.{self._count}", node, peer, now)
+        session = Session(f"{self.uuid}.{self._count}", node, report.boot_id, peer, now)
         self.sessions[node] = session
-        fenced = report.epoch_seen == state.epoch and report.leader_uuid == self.uuid
-        # Nobody ever commanded it, so there is nobody to fence off.
-        if fenced or report.epoch_seen == 0:
+        ours = report.epoch_seen == state.epoch and report.leader_uuid == self.uuid
+        session.fenced = ours or self.sim.lease.kind == "file"
+        if session.fenced or report.epoch_seen == 0:
             self.sim.say(self.url, "registered", f"{node} {_shards(report)}")
             known = state.nodes.get(node)
             if known is None or not known.settled:
                 self.last_new_s = now
             self.observe(s.NodeRegistered(report))
             self.sim.judge.settling_for(self)
-        if not fenced:
+        if not session.fenced:
             self._send(node, m.SendReport())
         return m.Registered(session=session.id, epoch=state.epoch, leader_uuid=self.uuid)
 
@@ -236,9 +255,8 @@ class Control:
                     refused=events.refused,
                 )
             )
-        for refusal in events.refused:
-            if refusal.reason in ("lower_epoch", "other_leader"):
-                self._higher_epoch(state.epoch)
+        if any(r.reason in ("lower_epoch", "other_leader") for r in events.refused):
+            return m.EventsReply(match=False, epoch=state.epoch)
         return m.EventsReply(match=self._same(node, events.digest), epoch=state.epoch)
 
     def _same(self, node: str, said: str) -> bool:
@@ -258,18 +276,21 @@ class Control:
         self.sim.say(self.url, "takes epoch", f"{epoch}, an agent has seen {seen}")
         self.state = replace(self.state, epoch=epoch)
         self._keep(replace(self.disk.memory, epoch=epoch))
-        for node in self.sessions:
+        for node, session in self.sessions.items():
+            session.fenced = False
             self._send(node, m.SendReport())
 
     def demand(self, demand: Demand) -> RouteTable:
         """The answer carries the newest table: a gateway's long-poll, folded in."""
         self._listening()
+        self.table_seen = max(self.table_seen, demand.table)
         self.observe(s.Demanded(demand))
         return self.table
 
     # ------------------------------------------------------------ a pass
 
     def _pass(self) -> None:
+        """As llmgw.control.loop has it: decide, apply, announce, persist, send, publish."""
         self._due = False
         state, now, core = self.state, self.sim.clock.now, self.sim.core
         assert state is not None
@@ -279,7 +300,6 @@ class Control:
         found = core.survey(state)
         plan = core.decide(state, now, found)
         self._say_verdicts(plan)
-        self._publish(found)
         self.sim.judge.control_pass(self, found, plan)
         commands = self._apply(plan)
         self._announce(found)
@@ -290,21 +310,29 @@ class Control:
             if self._doomed(f"sending {type(command).__name__}"):
                 return
             self._send(node, command)
+        if not self._doomed("publishing"):
+            self._publish(found if self.state is state else core.survey(self._listening()))
+            self.sim.judge.routes(self)
 
     def _publish(self, found: Survey) -> None:
+        """A new table when anything in it changed; drains count from the first one that shows them (A65)."""
         state = self.state
         assert state is not None
-        version = max(self.table.version + 1, state.first_version)
-        table = self.sim.core.table(state, found, version)
-        if self.table.version and replace(table, version=self.table.version) == self.table:
-            return
-        self.table = table
-        ready, draining = incarnations(table, "ready"), incarnations(table, "draining")
-        self.sim.say(self.url, "routes", f"{_routes(table) or 'nothing'}{' (partial)' * table.partial}")
-        self.state = self.sim.core.observe(
-            state, s.Published(version, ready, draining), self.sim.clock.now
-        )
-        self.sim.tables(self)
+        table = self.sim.core.table(state, found, self.table.version)
+        fresh = table != self.table or self.table_seen > table.version or not table.version
+        if fresh:
+            words = _routes(table)
+            if words != _routes(self.table):
+                self.sim.say(self.url, "routes", words)
+            seen = max(self.table.version, self.table_seen) + 1
+            version = max(seen, state.first_version)
+            self.table = replace(table, version=version)
+        if fresh or any(not d.version for d in state.draining.values()):
+            draining = incarnations(self.table, "draining")
+            routed = incarnations(self.table, "ready") | draining
+            self.observe(s.Published(self.table.version, routed, draining))
+        if fresh:
+            self.sim.tables(self)
 
     def _remember(self) -> None:
         """One commit a pass, before anything is sent."""
@@ -347,13 +375,14 @@ class Control:
         if not all(spot.node in self.sessions for spot in spots):
             return False
         assert self.state is not None
-        replica, incarnation = sim.new_id(action.model)
+        known = {x.report.replica for node in self.state.nodes.values() for x in node.shards}
+        replica, incarnation = sim.new_id(action.model, known)
         wanted = self.state.catalog.models[action.model]
         placed = (action.profile, spots)
         for node, start in start_message(self.state, wanted, placed, replica, incarnation):
             where = f"{node} {','.join(start.gpus) or 'cpu'} port {start.port}"
             sim.say(self.url, "roll" if roll else "start", f"{start.shard} on {where}: {action.why}")
-            sim.judge.starts(self, node, start, roll=roll)
+            sim.judge.starts(self, start, roll=roll)
             self.observe(s.Placed(node, start))
             commands.append((node, start))
         return True
@@ -374,14 +403,17 @@ class Control:
             commands.append((shard.node, order))
 
     def _repeats(self) -> list[Order]:
-        """Drains that their agent has not journaled yet, and ended records that nobody waits for any more."""
+        """Fences that were not answered, drains not journaled yet, ended records that nobody waits for any more."""
         state = self.state
         assert state is not None
-        commands: list[Order] = []
+        unfenced = (node for node, session in self.sessions.items() if not session.fenced)
+        commands: list[Order] = [(node, m.SendReport()) for node in unfenced]
         for node in state.nodes.values():
             for shard in node.shards:
                 drain = state.draining.get(shard.incarnation)
-                if drain is not None and shard.holds and shard.report.desired == "running":
+                if drain is None or state.settling:
+                    continue
+                if shard.holds and shard.report.desired == "running":
                     commands.append(_drain_order(shard, drain.reason))
         for shard in self.sim.core.acknowledged(state):
             r = shard.report
@@ -389,15 +421,12 @@ class Control:
         return commands
 
     def _announce(self, found: Survey) -> None:
-        told = frozenset(
-            v.shard.incarnation for v in found.verdicts if v.verdict in ("forget", "terminal")
-        )
-        assert self.state is not None
-        after = self.sim.core.observe(self.state, s.Announced(told), self.sim.clock.now)
-        if after != self.state:
-            self.state = after
-            if told:
-                self.wake()
+        state = self.state
+        assert state is not None
+        lacking = frozenset(v.shard.incarnation for v in found.verdicts if v.verdict == "forget")
+        alive = {x.incarnation for node in state.nodes.values() for x in node.shards if x.holds}
+        if lacking or set(state.draining) - alive:
+            self.observe(s.Announced(lacking))
 
     # ------------------------------------------------------------ commands
 
@@ -431,10 +460,12 @@ class Control:
 
         def reply(said: tuple[str, int]) -> None:
             session.pushing = False
-            if said[0] == session.id:
-                session.ack(said[1])
-                if self.up and self.life == life:
-                    self._push(session)
+            if said[0] != session.id:
+                self.later(PASS_S, lambda: self._push(session))
+                return
+            session.ack(said[1])
+            if self.up and self.life == life:
+                self._push(session)
 
         def failed() -> None:
             session.pushing = False
@@ -476,11 +507,12 @@ def _shards(report: m.NodeReport) -> str:
 
 
 def _routes(table: RouteTable) -> str:
-    return ", ".join(
+    words = ", ".join(
         f"{r.replica}{' draining' * (r.state == 'draining')}"
         for model in table.models.values()
         for r in model.replicas
     )
+    return f"{words or 'nothing'}{' (partial)' * table.partial}"
 
 
 def _about(command: m.Command) -> tuple[str, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from llmgw.core.types.node import Identified, MemorySeen, Probed, Record, TreeSeen
+from collections.abc import Container
+
+from llmgw.core.types.messages import Start
+from llmgw.core.types.node import Identified, Key, MemorySeen, Probed, Record, TreeSeen
 from tests.sim.world import Engine, Host, Stranger
 
 
@@ -75,7 +78,7 @@ def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
                 pid=leader.pid,
                 start_ticks=leader.ticks,
                 others=tuple(p for e in mine for p in e.pids if p != leader.pid),
-                rebuilt=leader.start if record.partial else None,
+                rebuilt=rebuilt(leader.start) if record.partial else None,
             ),
             leader,
         )
@@ -84,3 +87,36 @@ def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
         Identified(key=record.key, leader=there, others=others, detail="no such process"),  # type: ignore[arg-type]
         None,
     )
+
+
+def rebuilt(start: Start) -> Start:
+    """The order that started it, as far as the markers of its environment tell."""
+    return Start(
+        shard=start.shard,
+        replica=start.replica,
+        incarnation=start.incarnation,
+        model=start.model,
+        profile=start.profile,
+        rank=start.rank,
+        fingerprint=start.fingerprint,
+        gpus=start.gpus,
+        port=start.port,
+    )
+
+
+def orphans(host: Host, known: Container[Key]) -> list[Record]:
+    """Engines of ours that no record tells of, taken up by their markers; one record a shard."""
+    if host.proc_blind:
+        return []
+    found = {e.key: e for e in host.live() if e.key not in known}
+    return [
+        Record(
+            start=rebuilt(e.start),
+            state="unknown",
+            attempt=e.attempt,
+            boot_id=host.boot_id,
+            partial=True,
+            error="its record is gone, it was found by its markers",
+        )
+        for _, e in sorted(found.items())
+    ]

@@ -30,6 +30,7 @@ class Chaos:
         self.sim.behave = self._manners
         self.edits = 0
         self.backup: Inventory | None = None
+        self.sim.lease.kind = rng.choice(("file", "file", "etcd"))
         kinds = [*self._kinds()]
         self.kinds = [k for k in kinds if rng.random() < 0.6] or kinds
         self.gap_s = rng.choice((2.0, 4.0, 8.0))
@@ -63,6 +64,7 @@ class Chaos:
             self.gateway_dies,
             self.pid_reused,
             self.record_torn,
+            self.journal_lost,
             self.engines_misbehave,
         )
 
@@ -81,7 +83,7 @@ class Chaos:
         self.heal()
         for _ in range(4):
             sim.run(REST_S / 4)
-            self.clear()
+            self._operate()
         sim.run(REST_S / 4)
         sim.judge.at_rest()
         return sim
@@ -107,12 +109,9 @@ class Chaos:
         if sim.leader is None:
             sim.controls[sim.lease.holder or sim.urls[0]].start()
 
-    def clear(self) -> None:
-        """The operator lets what had given up start again."""
-        leader = self.sim.leader
-        if leader is not None and leader.state is not None:
-            for model in leader.state.failures:
-                leader.clear(model)
+    def _operate(self) -> None:
+        if self.sim.leader is not None:
+            self.sim.leader.operate()
 
     def _manners(self, start: Start) -> Manners:
         del start
@@ -182,7 +181,7 @@ class Chaos:
         if old is None:
             return ""
         new = next(c for c in sim.controls.values() if c is not old)
-        if new.up:
+        if new.up or sim.lease.kind == "file":
             return ""
         old.paused = True
         sim.lease.moves(new.url)
@@ -299,6 +298,17 @@ class Chaos:
         agent.journal[key] = unreadable(key, self.sim.hosts[agent.facts.node].boot_id)
         self._later(0.5, 8.0, lambda: self._start_agent(agent))
         return f"the record of {key} on {agent.facts.node} is torn"
+
+    def journal_lost(self) -> str:
+        """The agent's state dir is gone: its engines are found by their markers."""
+        agent = self.sim.agents[self._host().name]
+        if not agent.up:
+            return ""
+        agent.crash()
+        agent.journal, agent.token = {}, None
+        self.sim.judge.epochs.pop(agent.facts.node, None)
+        self._later(0.5, 8.0, lambda: self._start_agent(agent))
+        return f"the journal of {agent.facts.node} is lost"
 
     def disk_full(self) -> str:
         return self._flag("disk_full", "cannot write its journal", 2.0, 20.0)

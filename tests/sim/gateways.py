@@ -81,8 +81,11 @@ class Gateway:
                 request.replica, request.engine = route.replica, engine
                 request.began_s = self.sim.clock.now
                 self.running.append(request)
-                self.last_byte_s[route.replica] = self.sim.clock.now
+                self._byte(route.replica)
                 self.sim.clock.after(request.ends_s, lambda r=request: self._ends(r))
+
+    def _byte(self, replica: str) -> None:
+        self.last_byte_s[replica] = self.sim.used_s[replica] = self.sim.clock.now
 
     def _choose(self, name: str) -> tuple[RouteReplica, Engine] | None:
         model = self.table.models.get(name)
@@ -95,7 +98,7 @@ class Gateway:
     def _ends(self, request: Request) -> None:
         if request in self.running:
             self.running.remove(request)
-            self.last_byte_s[request.replica] = self.sim.clock.now
+            self._byte(request.replica)
             self._soon()
 
     def _leaves(self, request: Request) -> None:

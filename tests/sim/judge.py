@@ -42,6 +42,7 @@ class Judge:
         self.sim = sim
         self.epochs: dict[str, int] = {}
         self.orders: dict[str, Order] = {}
+        self.unneeded: dict[str, str] = {}
         #: the headline: healthy, claimed, wanted, and yet ended by our doing
         self.needless = 0
         self.spawned = 0
@@ -85,15 +86,18 @@ class Judge:
             self.granted(agent, command)
 
     def granted(self, agent: Agent, start: m.Start) -> None:
-        now = self.sim.clock.now
-        holders = {r.key: r.start for r in agent.records.values() if not r.ended}
-        holders |= {e.key: e.start for e in agent.host.engines if e.holds(now)}
-        self._room(agent.host, holders, start)
+        why = self.unneeded.get(start.incarnation)
+        self.require("nothing is started twice", not why, f"{start.shard} on {agent.host.name}: {why}")
+        # A record rebuilt from markers does not know its resources; its engine, if there is one, is counted.
+        records = {r.key: r.start for r in agent.records.values() if not r.ended and not r.partial}
+        self._room(agent.host, records, start)
 
     def _room(self, host: Host, holders: dict[n.Key, m.Start], start: m.Start) -> None:
-        """No byte of GPU memory, whole GPU or port twice."""
+        """No byte of GPU memory, whole GPU or port twice: what `holders` have, and what truly is there."""
+        now = self.sim.clock.now
+        memory = holders | {e.key: e.start for e in host.engines if e.holds(now)}
         for gpu in host.devices:
-            there = [s for s in holders.values() if gpu.uuid in s.gpus]
+            there = [s for s in memory.values() if gpu.uuid in s.gpus]
             if gpu.uuid not in start.gpus:
                 continue
             whole = [s.shard for s in there if not s.resources.gpu_memory_bytes]
@@ -108,7 +112,8 @@ class Judge:
                 total <= gpu.memory_bytes,
                 f"{gpu.uuid} has {gpu.memory_bytes} bytes, {total} are given to {[s.shard for s in there]}",
             )
-        ports = [s.shard for s in holders.values() if s.port == start.port]
+        listen = holders | {e.key: e.start for e in host.live()}
+        ports = [s.shard for s in listen.values() if s.port == start.port]
         self.require(
             "no port twice", len(ports) <= 1, f"port {start.port} of {host.name} is {ports}'s"
         )
@@ -126,9 +131,7 @@ class Judge:
         self.spawned += 1
         key = record.key
         self.require("one tree a shard", not host.live(key), f"{key} runs already on {host.name}")
-        now = self.sim.clock.now
-        holders = {e.key: e.start for e in host.engines if e.holds(now) and e.key != key}
-        self._room(host, holders | {key: record.start}, record.start)
+        self._room(host, {key: record.start}, record.start)
         for other in self.sim.hosts.values():
             twin = [e for e in other.live() if e.key == key and e.host != host.name]
             self.require("one incarnation", not twin, f"{key} is on {other.name} and {host.name}")
@@ -191,22 +194,26 @@ class Judge:
         if now - control.started_s >= self.sim.settle_timeout_s:
             return ""
         settled = {k for k, node in state.nodes.items() if node.settled}
-        if control.expected:
-            return ", ".join(sorted(control.expected - settled))
+        waited = control.expected - settled
+        if waited:
+            return ", ".join(sorted(waited))
+        if settled and control.remembered:
+            return ""  # those unreachable in the last picture are not waited for, their shards stay held
         heard = [state.nodes[k] for k in settled]
         if heard and all(node.report.epoch_seen == 0 for node in heard):
             return ""
         last = control.last_new_s
         return "" if heard and last is not None and now - last >= QUIET_S else "any node"
 
-    def starts(self, control: Control, node: str, start: m.Start, *, roll: bool) -> None:
+    def starts(self, control: Control, start: m.Start, *, roll: bool) -> None:
+        """Remember whether it was needed when it was decided; judged when an agent obeys it."""
         why = why_start(self.sim, control, start, roll=roll)
-        self.require("nothing is started twice", not why, f"{start.shard} on {node}: {why}")
+        if why:
+            self.unneeded[start.incarnation] = f"{control.url}: {why}"
 
     def ends(self, control: Control, action: Ended, reason: str) -> None:
         """Remember who ordered an end and whether its reason is true; judged when a healthy engine is signalled."""
-        old = self.orders.get(action.incarnation)
-        if old is not None and (reason == "draining" or not old.needless):
+        if action.incarnation in self.orders:
             return
         self.orders[action.incarnation] = Order(
             reason=reason,
@@ -227,7 +234,6 @@ class Judge:
         twice = [c for c, count in claims.items() if count > 1]
         self.require("one incarnation a claim", not twice, f"{twice} kept twice")
         self._owned(control)
-        self._routes(control)
 
     def _owned(self, control: Control) -> None:
         """Every running engine is in the picture of a control that its agent has told everything."""
@@ -249,7 +255,7 @@ class Judge:
                     f"{engine} is not in {control.url}'s picture of {name}: {sorted(known)}",
                 )
 
-    def _routes(self, control: Control) -> None:
+    def routes(self, control: Control) -> None:
         """Routes only to live owned endpoints, once the node has had the time to report."""
         state = control.state
         assert state is not None

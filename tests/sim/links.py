@@ -1,6 +1,6 @@
 """An agent's conversation with one control: register, events one at a time, commands in order of `seq` (contract/http.md).
 
-What a lost post carried is said again with the next one; a session that control does not know any more is registered anew.
+As the real one does, it ends the session on any failure and begins with a full register again, after a back-off.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.sim.network import Unreachable
 if TYPE_CHECKING:
     from tests.sim.agents import Agent
 
-#: Full jitter, up to the cap of the contract.
-BACKOFF_S = 5.0
+#: Full jitter, doubling up to the cap of the contract.
+BACKOFF_S, BACKOFF_CAP_S = 0.25, 5.0
 #: (session, commands) -> (session, applied)
 Peer = Callable[[str, tuple[Command, ...]], tuple[str, int]]
 
@@ -43,6 +43,7 @@ class Link:
         self._registering = False
         self._posting = False
         self._asked = 0
+        self._failures = 0
 
     @property
     def quiet(self) -> bool:
@@ -59,18 +60,20 @@ class Link:
         if agent.state is None or self._registering or not agent.state.reattached:
             return
         self._registering, self._posting = True, False
-        if self.session:
-            self.session = ""
-            agent.feed(SessionLost(self.url))
+        self.session = ""
+        # Also before there was one: a registration whose reply was lost may have opened it at control.
+        agent.feed(SessionLost(self.url))
+        if agent.state is None:
+            return
         self._asked += 1
         asked, life = self._asked, agent.life
         report = agent.snapshot()
-        self.dirty, self.gone, self.refused = set(), [], []
+        self.dirty, self.gone = set(), []
 
         def failed() -> None:
             if self._asked == asked and agent.life == life:
                 self._registering = False
-                agent.later(agent.sim.rng.uniform(0.0, BACKOFF_S), self._retry)
+                self._back_off()
 
         def reply(said: Registered) -> None:
             if self._asked == asked and agent.life == life and agent.up:
@@ -84,12 +87,17 @@ class Link:
             failed,
         )
 
+    def _back_off(self) -> None:
+        most = min(BACKOFF_CAP_S, BACKOFF_S * 2**self._failures)
+        self._failures = min(self._failures + 1, 10)
+        self.agent.later(self.agent.sim.rng.uniform(0.0, most), self._retry)
+
     def _retry(self) -> None:
         if not self.session:
             self.register()
 
     def _opened(self, said: Registered) -> None:
-        self._registering = False
+        self._registering, self._failures = False, 0
         self.session, self.applied, self.n = said.session, 0, 0
         self.agent.feed(
             SessionOpened(
@@ -143,12 +151,9 @@ class Link:
 
         def failed() -> None:
             if agent.life == life and self.session == session:
-                self._posting = False
-                self.dirty |= dirty
-                self.gone = [*gone, *self.gone]
+                self.session, self._posting = "", False
                 self.refused = [*refused, *self.refused]
-                self.devices = self.devices or devices
-                agent.later(1.0, self.post_soon)
+                self._back_off()
 
         def reply(said: EventsReply | None) -> None:
             if agent.life != life or self.session != session or not agent.up:
@@ -189,7 +194,7 @@ class Link:
                 self.agent.command(self.url, command)
                 if not self.agent.up:
                     break
-        return session, self.applied
+        return self.session, self.applied
 
 
 def digest(shards: Iterable[ShardReport]) -> str:

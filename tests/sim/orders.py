@@ -39,7 +39,7 @@ def alive(sim: Simulation, control: Control, model: str) -> Iterator[tuple[str, 
             claims = control.state.catalog.resolve(record.start.model)
             if claims is None or claims.name != model or record.ended:
                 continue
-            if record.desired == "running" and record.key[1] not in sim.judge.orders:
+            if record.desired == "running" and record.state != "stopping" and record.key[1] not in sim.judge.orders:
                 yield name, record
 
 
@@ -110,7 +110,7 @@ def _idle(sim: Simulation, control: Control, engine: Engine) -> str:
     timeout = model.scaling.idle_timeout_s
     replica = engine.start.replica
     heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
-    used = max((g.last_byte_s.get(replica, 0.0) for g in heard), default=0.0)
+    used = sim.used_s.get(replica, 0.0)
     old = [r for g in heard for r in g.on(engine) if now - r.began_s > DEMAND_LAG_S]
     if old:
         return f"{len(old)} requests run on it"

@@ -76,7 +76,9 @@ def _model(sim: Simulation, state: State, model: Model, engines: list[Engine]) -
         if profile is None:
             yield f"{engine} has a profile that is gone"
         elif profile.fingerprint_on(engine.host) != engine.start.fingerprint:
-            yield f"{engine} has drifted and was not rolled"
+            # A66: one unavailable for want of room already, so the other is not rolled.
+            if len(running) >= model.scaling.min:
+                yield f"{engine} has drifted and was not rolled"
     if len(running) > model.scaling.min and (model.on_demand or len(running) > model.scaling.max):
         yield f"{model.name} runs {len(running)} times, {model.scaling.min} wanted: {sorted(running)}"
     if len(running) < model.scaling.min:

@@ -111,6 +111,8 @@ class Simulation:
         self.odds = Odds()
         self.trace: list[tuple[float, str, str, str]] = []
         self.died_s: dict[str, float] = {}
+        #: the last byte any client truly got, by replica
+        self.used_s: dict[str, float] = {}
         self.behave: Callable[[Start], Manners] = lambda _: Manners()
         self.judge = Judge(self)
         self.lease = Lease()
@@ -135,10 +137,11 @@ class Simulation:
             f"{judge.spawned} engines started; engines restarted that need not have been: {judge.needless}"
         )
 
-    def new_id(self, model: str) -> tuple[str, str]:
-        """Replica ids are short, so they do meet again; incarnations sort by time and do not."""
+    def new_id(self, model: str, taken: set[str]) -> tuple[str, str]:
+        """Replica ids are short, so one that control does not know may be met again; incarnations sort by time."""
         self._ids += 1
-        return f"{model}-{self.rng.randrange(50):02}", f"i{self._ids:04}"
+        names = [name for k in range(50) if (name := f"{model}-{k:02}") not in taken]
+        return self.rng.choice(names), f"i{self._ids:04}"
 
     def manners(self, start: Start) -> Manners:
         return self.behave(start)

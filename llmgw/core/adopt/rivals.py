@@ -61,7 +61,11 @@ def _ranked(state: State, groups: list[Group]) -> list[Group]:
 
 
 def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
-    """More replicas than `max` (A38). A replacement on its way up during a roll is not too many (A66)."""
+    """More replicas than `max` (A38). The replacement in a roll is not too many, coming up or just ready (A66).
+
+    The old one is routed and the new one is not yet: by A35 the new one would lose at the moment it is ready, and the
+    roll begin anew for ever. `roll.surplus` says which one goes.
+    """
     kept: dict[str, list[Replica]] = {}
     for g in ranked:
         r = g.replica
@@ -69,7 +73,7 @@ def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
             continue
         model = state.catalog.models[r.model]
         others = kept.setdefault(r.model, [])
-        rolling = not r.complete_and_ready and not r.drift and any(o.drift for o in others)
+        rolling = not r.drift and any(o.drift for o in others)
         if others and len(others) >= model.scaling.max + rolling:
             first = others[0]
             lost[r.incarnation] = Lost(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from llmgw.core.types.messages import LIVE, TERMINAL, NodeReport, Refusal, ShardReport, Start
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
+    GATEWAY_GONE_S,
     PLACED,
     QUIET_S,
     REFUSAL_HOLD_S,
@@ -64,7 +65,7 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case Demanded(demand):
             return _demanded(state, demand, now)
         case GatewayGone(name):
-            return replace(state, gateways={k: v for k, v in state.gateways.items() if k != name})
+            return _without_gateways(state, frozenset({name}))
         case CatalogLoaded(catalog):
             return _derived(replace(state, catalog=catalog, catalog_s=now), now)
         case DrainBegun(incarnation, reason, why):
@@ -81,7 +82,9 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case Ending():
             return replace(state, ending=True)
         case Tick():
-            return replace(state, refused=tuple(r for r in state.refused if r.until_s > now))
+            silent = (k for k, g in state.gateways.items() if now - g.heard_s >= GATEWAY_GONE_S)
+            refused = tuple(r for r in state.refused if r.until_s > now)
+            return _without_gateways(replace(state, refused=refused), frozenset(silent))
         case _:
             assert_never(event)
 
@@ -277,6 +280,25 @@ def _demanded(state: State, demand: Demand, now: float) -> State:
         gateways=state.gateways | {demand.gateway: view},
         wanted_s=state.wanted_s | wanted,
     )
+
+
+def _without_gateways(state: State, names: frozenset[str]) -> State:
+    """Out of the count: nobody waits or streams there any more.
+
+    When its replicas were last used stays known, else a model falls asleep with the gateway that it served (A63).
+    """
+    gone = [view for name, view in state.gateways.items() if name in names]
+    if not gone:
+        return state
+    wanted = dict(state.wanted_s)
+    for node in state.nodes.values():
+        for shard in node.shards:
+            model = state.catalog.resolve(shard.report.model)
+            if model is not None and model.on_demand:
+                used = [v.last_byte_s.get(shard.report.replica, 0.0) for v in gone]
+                wanted[model.name] = max(wanted.get(model.name, 0.0), *used)
+    gateways = {k: v for k, v in state.gateways.items() if k not in names}
+    return replace(state, gateways=gateways, wanted_s=wanted)
 
 
 def _published(

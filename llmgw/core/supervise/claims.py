@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from llmgw.core.capacity import GpuHeld, gib, gpu_takes
-from llmgw.core.types.messages import Start
+from llmgw.core.types.messages import LIVE, Start
 from llmgw.core.types.node import AgentState, Record
 
 #: Ids become paths and environment (contract/catalog.md "Names"); a replica id is a model's name and a suffix.
@@ -93,11 +93,11 @@ def _gpu(state: AgentState, start: Start, uuid: str) -> No | None:
     if gpu is None:
         return "no_such_gpu", resource, f"there is no GPU {uuid} here, {start.shard} asks for it"
     on_it = [r for r in _holders(state) if uuid in r.start.gpus]
-    sizes = [r.start.resources.gpu_memory_bytes or 0 for r in on_it]
+    alone = [r for r in on_it if not r.start.resources.gpu_memory_bytes and not _measured(r)]
     held = GpuHeld(
-        reserved_bytes=sum(sizes),
+        reserved_bytes=sum(r.start.resources.gpu_memory_bytes or 0 for r in on_it),
         foreign_bytes=sum(f.memory_bytes for f in state.foreign if f.gpu == uuid),
-        whole=next((_who(r) for r, s in zip(on_it, sizes, strict=True) if not s), ""),
+        whole=_who(alone[0]) if alone else "",
         by=tuple(_who(r) for r in on_it),
     )
     why = gpu_takes(gpu, held, start.resources.gpu_memory_bytes)
@@ -109,6 +109,14 @@ def _gpu(state: AgentState, start: Start, uuid: str) -> No | None:
         if f.gpu == uuid
     )
     return "gpu_held", resource, f"{why}; {start.shard} asks for it{strangers}"
+
+
+def _measured(record: Record) -> bool:
+    """Taken up by its markers: what it was given is not known, and once it is up, what is measured stands for it.
+
+    Control charges it by the catalog and finds room beside it; refused as a whole GPU it would ask for ever.
+    """
+    return record.partial and record.state in LIVE
 
 
 def _host_memory(state: AgentState, start: Start) -> No | None:

@@ -6,6 +6,8 @@ A `Plan` is what the loop applies and what the dry run prints: the performer dif
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from llmgw.core.types.state import Shard
@@ -64,6 +66,16 @@ class Replica(Struct, frozen=True, kw_only=True):
     @property
     def complete_and_ready(self) -> bool:
         return self.state == "ready"
+
+
+class Judged(Protocol):
+    """What a survey and the plan made of it have in common: every verdict, every replica."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]: ...
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]: ...
 
 
 class Spot(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,89 @@
+"""What one agent knows, in the form of a status: for `llmgw status` on a node whose control is away.
+
+Answers for: the same shape with what a node cannot know left out. May not import msgspec (P10).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENDED = frozenset({"stopped", "failed"})
+Json = dict[str, Any]
+
+
+def status_of(report: Json, why: str) -> Json:
+    """`report` is an agent's inventory (contract/http.md); `why` says why control was not asked."""
+    replicas: dict[str, list[Json]] = {}
+    for shard in report.get("shards") or ():
+        replica = shard.get("replica") or shard["shard"].rpartition("/")[0]
+        replicas.setdefault(replica, []).append(shard)
+    node = report["node"]
+    running = [s for s in report.get("shards") or () if s.get("state") not in ENDED]
+    return {
+        "schema": "llmgw.status/1",
+        "leader": None,
+        "settling": None,
+        "blocked": None,
+        "catalog": None,
+        "nodes": [
+            {
+                "node": node,
+                "state": "ready",
+                "since": None,
+                "version": report.get("version"),
+                "gpus": [_gpu(g) for g in report.get("gpus") or ()],
+                "power_w": None,
+                "power_budget_w": (report.get("capacity") or {}).get("power_w"),
+                "engines": len(running),
+            }
+        ],
+        "models": [],
+        "replicas": [_replica(name, shards, node) for name, shards in sorted(replicas.items())],
+        "stops_pending": [],
+        "warnings": [f"{why}: only what runs on {node} is shown"],
+    }
+
+
+def _gpu(gpu: Json) -> Json:
+    return {
+        "uuid": gpu["uuid"],
+        "index": gpu.get("index", 0),
+        "name": gpu.get("name", ""),
+        "memory": gpu.get("memory", 0),
+        "reserved": None,
+        "used": gpu.get("memory_used", 0),
+        "foreign": None,
+    }
+
+
+def _replica(name: str, shards: list[Json], node: str) -> Json:
+    lead = shards[0]
+    return {
+        "replica": name,
+        "incarnation": lead.get("incarnation", ""),
+        "model": lead.get("model", ""),
+        "profile": lead.get("profile", ""),
+        "state": lead.get("state", "unknown"),
+        "have": len(shards),
+        "want": lead.get("world_size") or len(shards),
+        "endpoint": lead.get("endpoint") or None,
+        "in_flight": None,
+        "since": lead.get("started_at") or None,
+        "adopted_at": None,
+        "drift": None,
+        "breaker": None,
+        "shards": [
+            {
+                "shard": s["shard"],
+                "node": node,
+                "gpus": s.get("gpus") or [],
+                "port": s.get("port") or 0,
+                "pid": s.get("pid"),
+                "state": s.get("state", "unknown"),
+                "progress": s.get("progress"),
+                "compute": s.get("compute"),
+                "error": s.get("error"),
+            }
+            for s in shards
+        ],
+    }

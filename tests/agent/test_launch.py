@@ -1,0 +1,177 @@
+"""What an engine is started with, on this node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from llmgw.agent.launch import LaunchError, inherited, markers, prepare
+from llmgw.agent.logs import Logs
+from llmgw.agent.placeholders import Filler, PlaceholderError, redacted, values_of
+from llmgw.core.types.catalog import PLACEHOLDERS
+from llmgw.core.types.messages import Fabric, Gpu, Peer, Start
+from llmgw.core.types.node import NodeFacts, Record
+
+START = Start(
+    shard="alpha-1/0",
+    replica="alpha-1",
+    incarnation="i1",
+    model="alpha",
+    profile="main",
+    fingerprint="1:f",
+    command=("sh", "--port", "${port}"),
+    port=18000,
+    ports={"group": 18500},
+    fabric="ib0",
+    hcas=("mlx5_0",),
+    gpus=("GPU-b", "GPU-a"),
+    world_size=2,
+    peers=(
+        Peer(rank=1, node="box2", address="10.0.0.2", port=50052),
+        Peer(rank=0, node="box1", address="10.0.0.1", port=18000),
+    ),
+)
+FACTS = NodeFacts(
+    node="box1", node_id="n1", address="10.0.0.1", fabrics={"ib0": Fabric(address="10.1.0.1")}
+)
+GPUS = (Gpu(uuid="GPU-a", index=0), Gpu(uuid="GPU-b", index=1))
+
+
+def record(**changes: object) -> Record:
+    start = replace(START, **{"insecure": True, **changes})
+    return Record(start=start, attempt=2, api_key="key-1")
+
+
+def filler(of: Record) -> Filler:
+    values = values_of(of, FACTS, GPUS, Path("/state"), Path("/state/logs/alpha-1/0.log"))
+    return Filler(values, {"HF_TOKEN": "hf_abc"})
+
+
+def test_every_placeholder_of_the_contract_has_a_value() -> None:
+    assert set(filler(record()).values) == PLACEHOLDERS - {"weights"}
+
+
+def test_placeholders() -> None:
+    fill = filler(record(served_name="alpha-served"))
+    for text, said in (
+        ("${host}:${port}", "10.0.0.1:18000"),
+        ("${model} ${gpu_indices} ${gpu_uuids} ${gpu_count}", "alpha-served 1,0 GPU-b,GPU-a 2"),
+        ("${rank}/${nodes} ${is_leader} ${leader_addr} ${group_port}", "0/2 true 10.0.0.1 18500"),
+        ("${workers} ${fabric_addr} ${hcas}", "10.0.0.2:50052 10.1.0.1 mlx5_0"),
+        ('{"json": {"stays": 1}}', '{"json": {"stays": 1}}'),
+        ("$$HOME $HOME $${port}", "$HOME $HOME ${port}"),
+        ("${api_key} ${container_name}", "key-1 llmgw-alpha-1-0"),
+    ):
+        assert fill(text) == said
+    assert not fill.secrets
+    with pytest.raises(PlaceholderError, match="unknown placeholder"):
+        fill("${nothing}")
+
+
+def test_secrets_are_filled_in_and_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from_a_file\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    fill = filler(record())
+    text = f"${{env.HF_TOKEN}} ${{file.{tmp_path}/key}} ${{port}}"
+    assert fill(text) == "hf_abc from_a_file 18000"
+    assert fill.shown(text) == f"${{env.HF_TOKEN}} ${{file.{tmp_path}/key}} 18000"
+    assert redacted("hf_abc, then from_a_file", frozenset(fill.secrets)) == "***, then ***"
+    assert redacted("a b c", frozenset({"a"})) == "a b c"
+    with pytest.raises(PlaceholderError, match="not text"):
+        fill(f"${{file.{tmp_path}/bytes}}")
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "INVOCATION_ID", "LLMGW_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cuda")
+    env = {"CUDA_VISIBLE_DEVICES": "0", "SPT_NOENV": "", "MINE": "${weights}", "LLMGW_SHARD": "b"}
+    of = record(env=env, weights="org/${model}")
+    prepared = prepare(of, FACTS, filler(of))
+    assert prepared.argv == ("sh", "--port", "18000")
+    assert prepared.executable.endswith("/sh")
+    assert prepared.artefact == "org/alpha"
+    got = prepared.env
+    assert (got["MINE"], got["LD_LIBRARY_PATH"]) == ("org/alpha", "/opt/cuda")
+    assert got["CUDA_VISIBLE_DEVICES"] == got["HIP_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+    assert (got["CUDA_DEVICE_ORDER"], got["SPT_NOENV"]) == ("PCI_BUS_ID", "1")
+    assert {k: v for k, v in got.items() if k.startswith("LLMGW_")} == {
+        "LLMGW_NODE_ID": "n1",
+        "LLMGW_NODE": "box1",
+        "LLMGW_REPLICA": "alpha-1",
+        "LLMGW_SHARD": "alpha-1/0",
+        "LLMGW_INCARNATION": "i1",
+        "LLMGW_ATTEMPT": "2",
+        "LLMGW_MODEL": "alpha",
+        "LLMGW_PROFILE": "main",
+        "LLMGW_FINGERPRINT": "1:f",
+        "LLMGW_PORT": "18000",
+    }
+    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "INVOCATION_ID"} & got.keys()
+    assert markers(record(gpus=()), FACTS)["CUDA_VISIBLE_DEVICES"] == ""
+    assert inherited({"A": "1", "LLMGW_X": "2"}) == {"A": "1"}
+
+
+def test_the_artefact_of_a_secret_path_is_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_text("")
+    of = record(weights="${env.MODELS}/m.gguf")
+    fill = Filler(filler(of).values, {"MODELS": str(tmp_path)})
+    assert prepare(of, FACTS, fill).artefact == "${env.MODELS}/m.gguf"
+    missing = record(weights="${env.MODELS}/n.gguf")
+    with pytest.raises(LaunchError, match=r"model file \$\{env.MODELS\}/n.gguf not found on box1"):
+        prepare(missing, FACTS, fill)
+
+
+def test_beyond_loopback_an_engine_wants_a_key() -> None:
+    of = record(insecure=False)
+    with pytest.raises(LaunchError, match=r"would answer on 10\.0\.0\.1 without a key"):
+        prepare(of, FACTS, filler(of))
+    prepare(of, replace(FACTS, address="localhost"), filler(of))
+    keyed = record(insecure=False, env={"K": "${api_key}"})
+    assert prepare(keyed, replace(FACTS, address="box1.lan"), filler(keyed)).env["K"] == "key-1"
+
+
+def test_logs(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for said in (b"first\n", b"\x1b[31msecond\x1b[0m\n\n", b""):
+        fd = logs.open_for_attempt("alpha-1/0")
+        os.write(fd, said)
+        os.close(fd)
+        if said:
+            assert logs.tail("alpha-1/0", 100).encode() == said
+    assert logs.last_line("alpha-1/0") == ""
+    assert logs.tail("alpha-1/0", 100, previous=True) == "\x1b[31msecond\x1b[0m\n\n"
+    fd = logs.open_for_attempt("alpha-1/0")
+    os.write(fd, b"x" * 90 + b"\n\x1b[1mlast words\x1b[0m\n")
+    os.close(fd)
+    assert logs.last_line("alpha-1/0") == "last words"
+    assert logs.tail("alpha-1/0", 25) == "\x1b[1mlast words\x1b[0m\n"
+    assert logs.head("alpha-1/0", 3) == "xxx"
+    assert logs.since("alpha-1/0", 91) == b"\x1b[1mlast words\x1b[0m\n"
+    assert logs.tail("none/0", 5) == logs.head("none/0", 5) == ""
+    for bad in ("../../etc/passwd", "/etc/passwd"):
+        with pytest.raises(ValueError, match="no shard's name"):
+            logs.path(bad)
+
+
+def test_logs_are_bounded_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmgw.agent.logs.LOG_MAX_BYTES", 10)
+    monkeypatch.setattr("llmgw.agent.logs.KEPT_REPLICAS", 1)
+    logs = Logs(tmp_path)
+    records = {record().key: record()}
+    fd = logs.open_for_attempt("alpha-1/0")
+    os.write(fd, b"0123456789ab")
+    logs.bound(records)
+    assert logs.tail("alpha-1/0", 99, previous=True) == "0123456789ab"
+    os.write(fd, b"more")
+    logs.bound(records)
+    os.close(fd)
+    assert logs.tail("alpha-1/0", 99) == "more"
+    for n, name in enumerate(("old-1", "old-2")):
+        os.close(logs.open_for_attempt(f"{name}/0"))
+        os.utime(logs.folder / name, (n, n))
+    logs.prune(records)
+    assert sorted(p.name for p in logs.folder.iterdir()) == ["alpha-1", "old-2"]

@@ -1,0 +1,137 @@
+"""The talk with control, at its edges: wrong token, control away, a newer control, a lost answer, another leader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmgw.core.types.messages import SendReport
+from tests.agent.fake_control import FakeControl
+from tests.agent.rig import Rig, alive, until
+
+
+def test_a_wrong_token_is_said_once_and_retried(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, token="wrong", control_token="right")
+    try:
+        rig.start_agent()
+        rig.control.wait(lambda: rig.control.unauthorised >= 3, "three tries")
+        line = rig.said("refuses this agent (401): wrong token")
+        assert "set LLMGW_NODE_TOKEN" in line
+        assert rig.log().count("refuses this agent") == 1
+        assert "wrong " not in line.replace("wrong token", "")
+        rig.control.token = "wrong"
+        rig.registered()
+    finally:
+        rig.close()
+
+
+def test_control_away_is_said_once_and_the_engine_runs_on(rig: Rig) -> None:
+    """F5, F36."""
+    rig.start_agent().registered()
+    pid = rig.ready()["pid"]
+    url = rig.control.url
+    port = int(url.rpartition(":")[2])
+    rig.control.close()
+    line = rig.said(f"control {url} cannot be reached")
+    assert "engines_kept=1" in line
+    rig.control = FakeControl(port)
+    rig.registered()
+    assert rig.control.registers[0]["shards"][0]["pid"] == pid
+    assert alive(pid)
+    assert rig.log().count("cannot be reached") == 1
+
+
+def test_a_lost_session_registers_again(rig: Rig) -> None:
+    """410, F58: the same full list, adopted again."""
+    rig.start_agent().registered()
+    pid = rig.ready()["pid"]
+    with rig.control.changed:
+        rig.control.session = "gone"
+        rig.control.changed.notify_all()
+    rig.registered(2)
+    assert [s["pid"] for s in rig.control.registers[1]["shards"]] == [pid]
+
+
+def test_a_digest_that_differs_registers_again(rig: Rig) -> None:
+    rig.start_agent().registered()
+    rig.ready()
+    rig.control.match = False
+    rig.drain()
+    rig.registered(3)
+    rig.control.match = True
+    rig.control.shard("alpha-1/0", "draining")
+
+
+def test_a_report_fences_first(rig: Rig) -> None:
+    """The epoch is on disk before the inventory goes out; lower ones are refused, also by the next agent (F21)."""
+    rig.start_agent().registered()
+    rig.control.send(SendReport(), epoch=7, leader_uuid="L7")
+    rig.registered(2)
+    report = rig.control.registers[1]
+    assert (report["epoch_seen"], report["leader_uuid"]) == (7, "L7")
+    rig.start()
+    assert "epoch 1 is over, 7 was obeyed" in rig.control.refusal("lower_epoch")["why"]
+    rig.kill9().again()
+    rig.start(2)
+    rig.control.wait(lambda: len(rig.control.refused) >= 2, "refused again")
+    rig.control.epoch, rig.control.leader_uuid = 8, "L8"
+    rig.ready(3)
+
+
+def test_an_older_sessions_command_is_refused(rig: Rig) -> None:
+    """F57, A42."""
+    rig.start_agent().registered()
+    start = rig.start()
+    rig.control.shard("alpha-1/0", "ready")
+    rig.control.send(start, session="s0", shard="alpha-2/0", replica="alpha-2")
+    assert "of session s0" in rig.control.refusal("other_session")["why"]
+
+
+def test_a_command_that_is_not_known_is_refused_not_choked_on(rig: Rig) -> None:
+    """F55: a newer control."""
+    rig.start_agent().registered()
+    rig.control.send(SendReport(), kind="defrost", shard="alpha-1/0")
+    assert "'defrost'" in rig.control.refusal("not_understood")["why"]
+    rig.ready()
+
+
+def test_the_agent_acknowledges_what_it_journaled(rig: Rig) -> None:
+    rig.start_agent().registered()
+    rig.ready()
+    rig.control.wait(lambda: rig.control.acked == 1, "after=1")
+    assert rig.record()["state"] == "ready"
+
+
+def test_events_carry_a_counter_and_the_digest(rig: Rig) -> None:
+    rig.start_agent().registered()
+    rig.ready()
+    rig.control.wait(lambda: len(rig.control.events) >= 4, "events")
+    numbers = [e["n"] for e in rig.control.events]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert all(len(e["digest"]) == 64 for e in rig.control.events)
+
+
+def test_two_controls_that_both_lead(tmp_path: Path) -> None:
+    """With file leases the one obeyed first is obeyed; the other is told."""
+    second = FakeControl()
+    second.leader_uuid, second.epoch = "L2", 5
+    rig = Rig(tmp_path)
+    rig.settings["controls"] = [rig.control.url, second.url]
+    try:
+        rig.start_agent().registered()
+        second.wait(lambda: second.registers, "register at the second")
+        rig.ready()
+        second.send(SendReport())
+        assert rig.control.url in second.refusal("two_leaders")["why"]
+        until(lambda: second.shards.get("alpha-1/0", {}).get("state") == "ready", "told to both")
+    finally:
+        rig.close()
+        second.close()
+
+
+def test_a_standby_that_becomes_the_leader_is_heard(rig: Rig) -> None:
+    rig.control.leader = False
+    rig.start_agent().registered()
+    rig.said("stands by")
+    rig.control.leader = True
+    rig.control.leader_uuid = "L2"
+    rig.ready()

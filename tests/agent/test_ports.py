@@ -1,0 +1,101 @@
+"""Free, busy, and whose: with real sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from llmgw.agent import ports
+from tests.engines.running import free_port
+
+
+def listening(port: int = 0, *, reuse_port: bool = False, host: str = "127.0.0.1") -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind((host, port))
+    sock.listen()
+    return sock
+
+
+def port_of(sock: socket.socket) -> int:
+    return int(sock.getsockname()[1])
+
+
+def test_a_listener_makes_a_port_busy_whatever_its_options() -> None:
+    """A45: SO_REUSEPORT, SO_REUSEADDR, one address or all."""
+    for sock in (listening(), listening(reuse_port=True), listening(host="0.0.0.0")):
+        with sock:
+            port = port_of(sock)
+            assert list(ports.busy([port, free_port()])) == [port]
+            assert f"pid {os.getpid()} (" in ports.busy([port])[port]
+        assert ports.free(port)
+
+
+def test_connections_of_a_dead_server_do_not() -> None:
+    """TIME_WAIT: without this no engine that had clients could be restarted in place."""
+    with listening() as server:
+        port = port_of(server)
+        client = socket.create_connection(("127.0.0.1", port))
+        served, _ = server.accept()
+        served.close()  # the server closes first: the wait is on its side
+    client.close()
+    with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+        plain.bind(("", port))
+    assert ports.free(port)
+    with listening(port):
+        assert not ports.free(port)
+
+
+def test_whose_listener() -> None:
+    with listening(reuse_port=True) as ours:
+        port = port_of(ours)
+        assert ports.owner(port, "127.0.0.1", [os.getpid()]) == ("ours", "")
+        assert ports.owner(port, "localhost", [os.getpid()]) == ("ours", "")
+        kind, who = ports.owner(port, "127.0.0.1", [1])
+        assert kind == "other"
+        assert f"its listener is pid {os.getpid()} (" in who
+        program = (
+            "import socket,sys; s=socket.socket(); s.setsockopt(1,15,1); "
+            f"s.bind(('127.0.0.1',{port})); s.listen(); print('up',flush=True); input()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            kind, who = ports.owner(port, "127.0.0.1", [os.getpid()])
+            assert (kind, f"pid {other.pid} " in who) == ("other", True)
+            other.communicate("\n")
+    assert ports.owner(port, "127.0.0.1", [os.getpid()]) == ("", "")
+
+
+def test_the_closest_binding_counts() -> None:
+    """A stranger on all addresses does not get what comes to ours."""
+    with listening(reuse_port=True) as ours:
+        port = port_of(ours)
+        with listening(port, reuse_port=True, host="0.0.0.0"):
+            assert len(ports.listeners(port, "127.0.0.1")) == 1
+            assert ports.owner(port, "127.0.0.1", [os.getpid()]) == ("ours", "")
+
+
+def test_v6_is_read_too() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        port = port_of(server)
+        assert [s.address for s in ports.sockets() if s.port == port] == ["::1"]
+        assert ports.owner(port, "::1", [os.getpid()]) == ("ours", "")
+
+
+def test_nobody_we_may_see() -> None:
+    assert ports.holder(1) == "a process that this user may not see"
+    assert list(ports.inodes(1 << 22)) == []

@@ -1,0 +1,120 @@
+"""Which process is which: real ones, and the lines of /proc that trap naive readers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmgw.agent import process
+from tests.agent.rig import alive, until
+
+#: Leads a session, has a child in it that ignores TERM, prints the child's pid.
+FAMILY = """
+import os, signal, sys, time
+child = os.fork()
+if not child:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+print(child, flush=True)
+time.sleep(60)
+"""
+ENV = {"LLMGW_NODE_ID": "n1", "LLMGW_SHARD": "a-1/0", "LLMGW_INCARNATION": "i"}
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, start_new_session=True, env=ENV
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    yield parent, child
+    for pid in (parent.pid, child):
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+
+
+def ticks(pid: int) -> int:
+    stat = process.read_stat(pid)
+    assert stat is not None
+    return stat.ticks
+
+
+def test_a_name_with_brackets_and_spaces(tmp_path: Path) -> None:
+    """Field 22 counts from the last bracket."""
+    program = tmp_path / "a) S 1 (b"
+    program.symlink_to("/bin/sleep")
+    child = subprocess.Popen([str(program), "60"])
+    stat = until(
+        lambda: (s := process.read_stat(child.pid)) and s.comm == "a) S 1 (b" and s, "exec"
+    )
+    assert (stat.ppid, stat.sid) == (os.getpid(), os.getsid(0))
+    assert stat.ticks >= ticks(os.getpid())
+    child.kill()
+    until(lambda: (s := process.read_stat(child.pid)) and s.state == "Z", "a zombie")
+    assert not alive(child.pid)
+    child.wait()
+    assert process.read_stat(child.pid) is None
+
+
+def test_the_tree_of_a_living_leader(family: tuple[subprocess.Popen[bytes], int]) -> None:
+    parent, child = family
+    pid = parent.pid
+    tree = process.tree_of(pid, ticks(pid), {}, [], process.all_stats())
+    assert (set(tree.alive), tree.leader, tree.doubtful) == ({pid, child}, "same", ())
+    wrong = process.tree_of(pid, 1, {}, [], process.all_stats())
+    assert (wrong.alive, wrong.leader, wrong.doubtful) == ({}, "other", ())
+    assert f"pid {pid} is another process now" in wrong.detail
+
+
+def test_the_tree_of_a_dead_leader(family: tuple[subprocess.Popen[bytes], int]) -> None:
+    """Members are proved by markers or by having been seen; a bare session number is a doubt."""
+    parent, child = family
+    pid, at = parent.pid, ticks(parent.pid)
+    known = {child: ticks(child)}
+    parent.kill()
+    until(lambda: not alive(pid), "its end")
+    zombie = process.tree_of(pid, at, {}, [], process.all_stats())
+    assert (set(zombie.alive), zombie.leader) == ({child}, "absent")  # F66
+    parent.wait()
+    stats = process.all_stats()
+    assert set(process.tree_of(pid, at, known, [], stats).alive) == {child}
+    marks = process.sweep("n1", stats)["a-1/0", "i"]
+    assert set(process.tree_of(pid, at, {}, marks, stats).alive) == {child}
+    doubt = process.tree_of(pid, at, {}, [], stats)
+    assert (doubt.alive, doubt.doubtful) == ({}, (child,))
+    assert process.tree_of(pid, at, {child: 1}, [], stats).alive == {}
+
+
+def test_the_sweep_sees_its_own_node_only(family: tuple[subprocess.Popen[bytes], int]) -> None:
+    parent, child = family
+    found = process.sweep("n1", process.all_stats())
+    assert [m.stat.pid for m in found["a-1/0", "i"]] == [parent.pid, child]
+    assert process.sweep("n2", process.all_stats()) == {}
+    assert process.marked_as({"LLMGW_NODE_ID": "n1"}, "n1") is None
+
+
+def test_signals_reach_exactly_who_is_meant(family: tuple[subprocess.Popen[bytes], int]) -> None:
+    parent, _ = family
+    at = ticks(parent.pid)
+    assert not process.send(parent.pid, at + 1, signal.SIGKILL)
+    assert process.open_pidfd(parent.pid, at + 1) is None
+    assert process.send(parent.pid, at, signal.SIGTERM)
+    assert parent.wait() == -signal.SIGTERM
+    assert not process.send(parent.pid, at, signal.SIGTERM)
+
+
+def test_words_for_people() -> None:
+    assert "pytest" in process.command_line(os.getpid())
+    assert process.command_line(2) == "kthreadd"
+    assert process.command_line(1 << 22) == ""
+    assert process.environ(1 << 22) == {}
+    assert len(process.boot_id()) == 36

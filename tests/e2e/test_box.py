@@ -1,0 +1,123 @@
+"""`llmgw up` and `down`: one box, started and ended as a person does it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scripts.fleet import Fleet, start_ticks, wait_for
+from tests.e2e.conftest import Make, fake, model
+
+
+@pytest.fixture
+def box(make: Make) -> Iterator[Fleet]:
+    """The fleet's folder and addresses; `up` starts its parts itself."""
+    fleet = make({"alpha": model(fake("--alias", "alpha"))})
+    yield fleet
+    up = fleet.processes.get("up")
+    if up and up.poll() is None:
+        up.send_signal(signal.SIGTERM)
+        up.wait(30)
+
+
+def up(fleet: Fleet) -> "subprocess.Popen[bytes]":
+    place = {name: url.removeprefix("http://") for name, url in fleet.urls.items()}
+    words = ["--listen", place["control"], "--gateway", place["gateway"], "--agent", place["agent"]]
+    words += ["--ports", "{}-{}".format(*fleet.ports), "--gpus", "none", "--node", fleet.node]
+    with fleet.log("up").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "llmgw", "up", *words], env=fleet.env, stdout=log, stderr=log
+        )
+    fleet.processes["up"] = process
+    wait_for(lambda: "llmgw: ready: " in said(fleet), "up")
+    return process
+
+
+def said(fleet: Fleet) -> str:
+    return fleet.log("up").read_text()
+
+
+def test_ctrl_c_leaves_the_engines_and_up_finds_them_again(box: Fleet) -> None:
+    first = up(box)
+    pid = box.ready("alpha")["shards"][0]["pid"]
+    ticks = start_ticks(pid)
+    box.served("alpha")
+    body = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}]}
+    answer = httpx.post(
+        f"{box.urls['gateway']}/v1/chat/completions", json=body, trust_env=False, timeout=30
+    )
+    assert answer.json()["choices"][0]["message"]["content"] == " hello from alpha."
+    gateway = box.gateway_pid()
+
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    assert "1 engine (alpha-" in said(box)
+    assert "and the gateway keep running" in said(box)
+    assert "Traceback" not in said(box)
+    assert start_ticks(pid) == ticks
+
+    second = up(box)
+    assert box.ready("alpha")["shards"][0]["pid"] == pid
+    assert box.gateway_pid() == gateway
+
+    down = box.llmgw("down", "--engines")
+    assert (down.returncode, down.stdout) == (2, "")
+    assert f"alpha-{box.replicas('alpha')[0]['replica'][6:]}/0 on box1 (pid {pid})" in down.stderr
+    assert "hint: add --yes" in down.stderr
+
+    down = box.llmgw("down", "--engines", "--yes")
+    assert down.returncode == 0, down.stderr
+    assert second.wait(30) == 0
+    assert not box.engines()
+    assert box.gateway_pid() is None
+    assert "ended by `llmgw down`" in said(box)
+
+
+def test_a_part_that_dies_comes_back(box: Fleet) -> None:
+    process = up(box)
+    box.ready("alpha")
+    lives = {part: box.life(part) for part in ("control", "agent", "gateway")}
+    for part, pid in children(process.pid).items():
+        box.kill_pid(pid)
+        box.back(part, lives[part])
+    assert "the control died (signal 9); starting it again" in said(box)
+    assert "the agent died (signal 9); starting it again" in said(box)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_a_second_up_refuses(box: Fleet) -> None:
+    up(box)
+    place = box.urls["control"].removeprefix("http://")
+    again = box.llmgw("up", "--listen", place)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.startswith(f"llmgw: a control answers at {place} already\nhint: ")
+
+
+def test_down_without_control_ends_the_gateway(box: Fleet) -> None:
+    process = up(box)
+    engine = box.ready("alpha")["shards"][0]["pid"]
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    pid = box.gateway_pid()
+    assert pid
+    assert box.llmgw("down", "--engines", "--yes").returncode == 3
+    down = box.llmgw("down")
+    assert down.returncode == 0, down.stderr
+    assert f"the gateway (pid {pid}) was told to end" in down.stderr
+    assert not start_ticks(pid)
+    assert start_ticks(engine)
+
+
+def children(pid: int) -> dict[str, int]:
+    """Control and agent of an `up`, by the verb in their command line."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = {}
+    for child in listed:
+        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+        found[words[words.index("llmgw") + 1]] = int(child)
+    return found
