@@ -6,7 +6,6 @@ docs/catalog.md (the prose around it is written by hand). It may not add words o
     python -m scripts.docs [--check]
 """
 
-import importlib
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import typer
 
+from llmgw.cli import program
 from scripts.generated import ROOT, settle
 
 WIDTH = 100
@@ -35,9 +35,8 @@ def helps(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, st
 
 
 def cli_page() -> str:
-    app = importlib.import_module("llmgw.cli").app
     parts = ["# Command line", "Written by `make docs` from each command's `--help`."]
-    for title, text in helps(typer.main.get_command(app), "llmgw"):
+    for title, text in helps(typer.main.get_command(program()), "llmgw"):
         parts += [f"## {title}", f"```text\n{text}\n```"]
     return "\n\n".join(parts) + "\n"
 

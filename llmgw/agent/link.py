@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -279,6 +280,15 @@ class Link:
         else:
             message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
         raise TalkError(message, hint, code=code)
+
+
+def is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        httpx.URL(text)
+    except (httpx.InvalidURL, ValueError):
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
 
 
 def _reason(error: BaseException) -> str:

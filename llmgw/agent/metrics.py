@@ -91,7 +91,7 @@ async def _engine(host: str, record: Record) -> list[Metric]:
         if answer.status != 200:  # noqa: PLR2004  llama-server without --metrics says 501
             return []
         families = list(text_string_to_metric_families(answer.body.decode()))
-    except (OSError, TimeoutError, ValueError, EOFError) as e:
+    except probe.BROKEN as e:
         log.debug("no metrics of an engine", shard=start.shard, error=str(e))
         return []
     return [_labelled(f, {"shard": start.shard, "model": start.model}) for f in families]

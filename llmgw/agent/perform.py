@@ -194,7 +194,7 @@ class Performer:
         return tree
 
     def _members(self, record: Record) -> process.Tree:
-        """The session only, without a look into everybody's environment: a newcomer is waited for."""
+        """The session only, without a look into everybody's environment."""
         known = self.known.get(record.key, {})
         stats = process.all_stats()
         return process.tree_of(record.pid or 0, record.start_ticks, known, [], stats)
@@ -236,9 +236,14 @@ class Performer:
         owner: Literal["", "ours", "other"] = ""
         whose, compute = "", None
         if seen.outcome == "ok" and check:
-            tree = self._members(record)
-            owner, whose = ports.owner(start.port, host, tree.alive)
-            compute = self._compute(record, tree)
+            try:
+                # Mostly it is the leader's own; a look at every process would make a newcomer wait.
+                owner, whose = ports.owner(start.port, host, [record.pid or 0])
+                if owner == "other":
+                    owner, whose = ports.owner(start.port, host, self._members(record).alive)
+                compute = self._compute(record)
+            except OSError as e:
+                log.warning("cannot see whose listener it is", shard=start.shard, error=str(e))
         self.post(
             Probed(
                 key=record.key,
@@ -251,12 +256,14 @@ class Performer:
             )
         )
 
-    def _compute(self, record: Record, tree: process.Tree) -> Compute | None:
+    def _compute(self, record: Record) -> Compute | None:
         """What the engine says; where it does not say the bytes, what the driver lists."""
         head = self.logs.head(record.start.shard, COMPUTE_LOG_BYTES)
         said = parse(record.start.compute, head)
-        listed = self.devices.bytes_of(tree.alive)
-        if listed is None or (said is not None and said.gpu_bytes is not None):
+        if not self.devices.last.uses or (said is not None and said.gpu_bytes is not None):
+            return said
+        listed = self.devices.bytes_of(self._members(record).alive)
+        if listed is None:
             return said
         return replace(said or Compute(), gpu_bytes=listed)
 

@@ -17,6 +17,10 @@ TIMEOUT_S, TOKEN_TIMEOUT_S = 2.0, 30.0
 BODY_MAX_BYTES = 64 * 1024
 
 
+#: What a server that is none, or is broken, makes of a request.
+BROKEN = (OSError, ValueError, EOFError, asyncio.LimitOverrunError)
+
+
 class Outcome(NamedTuple):
     outcome: Literal["ok", "loading", "refused", "failed"]
     detail: str = ""
@@ -41,7 +45,7 @@ async def one_token(host: str, port: int, model: str, api_key: str) -> Outcome:
 
 
 async def fetch(host: str, port: int, path: str, api_key: str) -> Answer:
-    """For passing an engine's own metrics on; raises OSError or TimeoutError."""
+    """For passing an engine's own metrics on; raises one of `BROKEN`."""
     async with asyncio.timeout(TIMEOUT_S):
         return await _exchange(host, port, _get(host, port, path, api_key), 4 << 20)
 
@@ -54,7 +58,7 @@ async def _asked(host: str, port: int, request: bytes, timeout_s: float) -> Outc
         return Outcome("refused", "connection refused")
     except TimeoutError:
         return Outcome("failed", f"no answer in {timeout_s:g} s")
-    except (OSError, ValueError, EOFError) as e:
+    except BROKEN as e:
         return Outcome("failed", str(e) or type(e).__name__)
     if answer.status // 100 == 2:  # noqa: PLR2004  2xx
         return Outcome("ok")
@@ -115,7 +119,7 @@ def _said(body: bytes) -> tuple[str, float | None]:
     """The message of an error body, and a load's progress where it is told (0 to 1)."""
     try:
         plain: Any = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return body[:120].decode(errors="replace").strip(), None
     error = plain.get("error", plain) if isinstance(plain, dict) else plain
     if not isinstance(error, dict):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from llmgw.core.supervise.claims import ID
 from llmgw.core.types.node import Key
 
 PROC = Path("/proc")
@@ -94,9 +95,10 @@ def command_line(pid: int) -> str:
 
 def marked_as(env: Mapping[str, str], node_id: str) -> Key | None:
     """The shard whose markers this environment carries, if they are this agent's (two agents may share a host)."""
-    if env.get("LLMGW_NODE_ID") != node_id or "LLMGW_SHARD" not in env:
-        return None
-    return (env["LLMGW_SHARD"], env.get("LLMGW_INCARNATION", ""))
+    shard, incarnation = env.get("LLMGW_SHARD", ""), env.get("LLMGW_INCARNATION", "")
+    replica, _, rank = shard.rpartition("/")
+    named = ID.fullmatch(replica) and rank.isdecimal() and ID.fullmatch(incarnation)
+    return (shard, incarnation) if named and env.get("LLMGW_NODE_ID") == node_id else None
 
 
 class Mark(NamedTuple):
@@ -108,13 +110,21 @@ def sweep(node_id: str, stats: Mapping[int, Stat]) -> dict[Key, list[Mark]]:
     """All live processes that carry this agent's markers, oldest first; never the agent itself."""
     found: dict[Key, list[Mark]] = {}
     for stat in sorted(stats.values(), key=lambda s: s.ticks):
-        if not stat.live or stat.pid == os.getpid():
+        if not stat.live or stat.pid == os.getpid() or not _same_user(stat.pid):
             continue
         env = environ(stat.pid)
         key = marked_as(env, node_id)
         if key is not None:
             found.setdefault(key, []).append(Mark(stat, env))
     return found
+
+
+def _same_user(pid: int) -> bool:
+    """Anybody can write our markers into an environment; only processes of our own user are believed."""
+    try:
+        return (PROC / str(pid)).stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def tree_of(

@@ -19,12 +19,12 @@ import uvicorn
 from typing_extensions import override
 
 import llmgw
-from llmgw.agent import api, metrics, process, reattach
+from llmgw.agent import api, process, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
 from llmgw.agent.journal import Journal
-from llmgw.agent.link import Link
+from llmgw.agent.link import Link, is_url
 from llmgw.agent.logs import Logs
 from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
@@ -56,9 +56,12 @@ def run(settings: AgentSettings) -> int:
 
 def _check(settings: AgentSettings) -> None:
     for url in settings.controls:
-        if not url.startswith(("http://", "https://")):
+        if not is_url(url):
             msg = f"--control {url}: not a URL"
             raise UsageError(msg, "write http://HOST:8801")
+    if not (settings.token.isascii() and settings.token.isprintable()):
+        msg = "the node token holds characters that no header can carry"
+        raise UsageError(msg, "set LLMGW_NODE_TOKEN as 'llmgw token' prints it")
     host = settings.listen.rpartition(":")[0]
     open_to_all = host and not _loopback(host.strip("[]"))
     if open_to_all and not (settings.token or settings.operator_token or settings.insecure):
@@ -211,11 +214,17 @@ class _Agent:
             state=lambda: loop.state,
             controls=lambda: [{"url": link.url, "state": link.state} for link in links],
             secrets_of=performer.secrets_of,
-            metrics=lambda: metrics.exposition(loop.state, loop.beat_s),
+            metrics=lambda: _metrics(loop),
             logs=self.logs,
             tokens=frozenset(t for t in (settings.token, settings.operator_token) if t),
             names=frozenset({settings.node, settings.address, *settings.names}),
         )
+
+
+async def _metrics(loop: Loop) -> tuple[bytes, str]:
+    from llmgw.agent import metrics  # noqa: PLC0415  4 MB that only a scraped agent pays
+
+    return await metrics.exposition(loop.state, loop.beat_s)
 
 
 class _ToldError(Exception):

@@ -1,26 +1,31 @@
 """The command line: parse, build, call, exit code. One file a group of verbs; what is decided is decided elsewhere.
 
-The verbs import what they need when they run, so that `status` and completion stay quick (P10).
+The verbs import what they need when they run, and a line that names a verb loads that one alone, so that `status` stays
+quick (P10).
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Literal
 
 import typer
 
 from llmgw import __version__
-from llmgw.cli import about, adopt, box, catalog, clear, daemons, status
 
-app = typer.Typer(
-    name="llmgw",
-    help="Runs LLM engines on a few machines: adopt, place, drain, serve. Restart anything, any time.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+#: Verb -> the file that has it, in the order of the help.
+VERBS = {
+    "up": "box",
+    "down": "box",
+    "adopt": "adopt",
+    "status": "status",
+    "clear": "clear",
+    "catalog": "catalog",
+    "control": "daemons",
+    "agent": "daemons",
+    "gateway": "daemons",
+    "version": "about",
+}
 
 
 def _version(asked: bool) -> None:
@@ -29,7 +34,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def whole(
     _version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -40,16 +44,26 @@ def whole(
     ] = "auto",
     _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
-    """Options of every command; the door reads them, so that they may stand anywhere in the line."""
+    """Options of every command; the door moves them to the front, so that they may stand anywhere in the line."""
 
 
-app.command("up")(box.up)
-app.command("down")(box.down)
-app.command("adopt")(adopt.adopt)
-app.command("status")(status.status)
-app.add_typer(catalog.app, name="catalog")
-app.command("clear")(clear.clear)
-app.command("control")(daemons.control)
-app.command("agent")(daemons.agent)
-app.command("gateway")(daemons.gateway)
-app.command("version")(about.version)
+def program(only: str = "") -> typer.Typer:
+    """The whole command line, or as much of it as one verb needs."""
+    app = typer.Typer(
+        name="llmgw",
+        help="Runs LLM engines on a few machines: adopt, place, drain, serve. Restart anything, any time.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(whole)
+    for verb, file in VERBS.items():
+        if only in ("", verb):
+            module = import_module(f"llmgw.cli.{file}")
+            if verb == "catalog":
+                app.add_typer(module.app, name=verb)
+            else:
+                app.command(verb)(getattr(module, verb))
+    return app

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from typing import Annotated, Literal
 
 import typer
@@ -17,6 +15,9 @@ def version(
     ] = "text",
 ) -> None:
     """Print the version of llmgw, of Python and of the system."""
+    import json
+    import platform
+
     facts = {
         "schema": "llmgw.version/1",
         "version": __version__,

@@ -5,11 +5,9 @@ Answers for: where the picture comes from, in the order report files, running co
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import typer
 
@@ -57,6 +55,8 @@ def adopt(
         peer = ask.first(ask.control(given))
         document = ask.post(peer, "/api/v1/adopt", body, timeout_s=ask.LONG_S)
     if output == "json":
+        import json
+
         typer.echo(json.dumps(document, indent=2))
     else:
         from llmgw.render import plan as words
@@ -115,7 +115,7 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
 
 
 def _from_control(given: config.Given, catalog: Path | None, *, allow_partial: bool) -> Json:
-    query = "?" + urlencode({"allow_partial": "1"}) if allow_partial else ""
+    query = "?allow_partial=1" if allow_partial else ""
     peer = ask.first(ask.control(given))
     if catalog is None:
         found = ask.get(peer, f"/api/v1/plan{query}", timeout_s=ask.LONG_S)

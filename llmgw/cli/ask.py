@@ -6,11 +6,8 @@ not retry.
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from llmgw import config
 from llmgw.errors import (
@@ -22,6 +19,7 @@ from llmgw.errors import (
     UsageError,
 )
 
+BAD_REQUEST, UNAUTHORISED, UNAVAILABLE = 400, 401, 503
 TIMEOUT_S = 10.0
 #: A survey of the fleet, or its end, takes as long as the slowest node.
 LONG_S = 120.0
@@ -37,7 +35,7 @@ class Peer(NamedTuple):
 
     @property
     def place(self) -> str:
-        return urlsplit(self.url).netloc or self.url
+        return self.url.partition("://")[2].partition("/")[0] or self.url
 
 
 def control(given: config.Given) -> tuple[Peer, ...]:
@@ -77,29 +75,64 @@ def first(peers: tuple[Peer, ...]) -> Peer:
 
 
 def _ask(peer: Peer, method: str, path: str, body: object, timeout_s: float) -> Any:
-    url = urlsplit(peer.url)
-    if url.scheme not in {"http", "https"} or not url.hostname:
-        msg = f"{peer.url!r} is not the address of {peer.what}"
-        raise UsageError(msg, "write it like http://127.0.0.1:8801")
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    headers = {"Accept": "application/json"}
+    import json
+
+    host, port, base = _address(peer)
+    head = [f"{method} {base}{path} HTTP/1.0", f"Host: {peer.place}", "Accept: application/json"]
     if peer.token:
-        headers["Authorization"] = f"Bearer {peer.token}"
-    data = None
+        head.append(f"Authorization: Bearer {peer.token}")
+    data = b""
     if body is not None:
-        headers["Content-Type"] = "application/json"
         data = json.dumps(body).encode()
-    connection = kind(url.hostname, url.port, timeout=timeout_s)
+        head += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
+    request = "\r\n".join([*head, "", ""]).encode("latin-1", "replace") + data
     try:
-        connection.request(method, url.path.rstrip("/") + path, data, headers)
-        answer = connection.getresponse()
-        raw = answer.read()
-    except (OSError, http.client.HTTPException, ValueError) as e:
+        status, raw = _exchange(host, port, request, timeout_s)
+    except OSError as e:
         msg = f"no {peer.what} at {peer.place}: {_reason(e, timeout_s)}"
         raise UnreachableError(msg, peer.hint) from e
-    finally:
-        connection.close()
-    return _answer(peer, answer.status, raw)
+    try:
+        found = json.loads(raw) if raw.strip() else None
+    except ValueError as e:
+        msg = f"what answers at {peer.place} is not {peer.what}: {raw[:40]!r} is not JSON"
+        hint = "is another program on that port? name the right one: LLMGW_CONTROL"
+        raise UnreachableError(msg, hint) from e
+    return _answer(peer, status, found)
+
+
+def _address(peer: Peer) -> tuple[str, int, str]:
+    """Host, port and path of `http://HOST[:PORT][/PATH]`."""
+    scheme, _, rest = peer.url.partition("://")
+    place, slash, path = rest.partition("/")
+    host, colon, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
+    host, port = (host, port) if colon else (place, "80")
+    if scheme != "http" or not host or not port.isdecimal() or int(port) >= 1 << 16:
+        msg = f"{peer.url!r} is not the address of {peer.what}"
+        raise UsageError(msg, "write it like http://127.0.0.1:8801")
+    return host.strip("[]"), int(port), f"{slash}{path}".rstrip("/")
+
+
+def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[int, bytes]:
+    """One HTTP/1.0 exchange: its answer ends where the connection does. http.client would be half of `status` (P10)."""
+    import socket
+
+    parts = []
+    with socket.create_connection((host, port), timeout_s) as sock:
+        sock.sendall(request)
+        while part := sock.recv(1 << 16):
+            parts.append(part)
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    first, *fields = head.decode("latin-1").split("\r\n")
+    protocol, _, rest = first.partition(" ")
+    length = next((f for f in fields if f.lower().startswith("content-length:")), "")
+    wanted = length.partition(":")[2].strip()
+    if not protocol.startswith("HTTP/") or not rest[:3].isdecimal():
+        msg = f"it speaks no HTTP: {first[:40]!r}"
+        raise OSError(msg)
+    if wanted.isdecimal() and int(wanted) != len(body):
+        msg = f"it broke off after {len(body)} of {wanted} bytes"
+        raise OSError(msg)
+    return int(rest[:3]), body
 
 
 def _reason(error: Exception, timeout_s: float) -> str:
@@ -110,24 +143,17 @@ def _reason(error: Exception, timeout_s: float) -> str:
     return str(error) or type(error).__name__
 
 
-def _answer(peer: Peer, status: int, raw: bytes) -> Any:
-    try:
-        found = json.loads(raw) if raw.strip() else None
-    except ValueError as e:
-        msg = f"what answers at {peer.place} is not {peer.what}: status {status}, not JSON"
-        raise UnreachableError(
-            msg, "is another program on that port? name the right one: LLMGW_CONTROL"
-        ) from e
-    if status < http.client.BAD_REQUEST:
+def _answer(peer: Peer, status: int, found: Any) -> Any:
+    if status < BAD_REQUEST:
         return found
     said = found.get("error") if isinstance(found, dict) else None
     said = said if isinstance(said, dict) else {}
     message = str(said.get("message") or f"{peer.what} at {peer.place} answered {status}")
     hint, code = str(said.get("hint") or ""), str(said.get("code") or "")
-    if status == http.client.UNAUTHORIZED:
+    if status == UNAUTHORISED:
         raise UnauthorisedError(
             message, hint or "set LLMGW_TOKEN to the operator's token", code=code
         )
     error = LlmgwError(message, hint, code=code, status=status)
-    error.exit_code = EXIT_UNKNOWN if status == http.client.SERVICE_UNAVAILABLE else EXIT_DIFFERENCE
+    error.exit_code = EXIT_UNKNOWN if status == UNAVAILABLE else EXIT_DIFFERENCE
     raise error

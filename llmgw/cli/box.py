@@ -56,7 +56,7 @@ def up(
         if not place.loopback:
             msg = f"up serves this box only, and {place} for the {name} is not loopback"
             raise UsageError(msg, "run `llmgw control` and `llmgw agent` for more than one box")
-    source = Path(given.text("catalog", str(config.catalog_path())))
+    source = Path(given.text("catalog", str(config.catalog_path()))).absolute()
     catalogs.load(source)  # a broken file is said here, once, before anything is started
     folders = {part: _folder(given, part) for part in ("control", "agent")}
     extra = {"--node": node, "--ports": ports, "--gpus": gpus}

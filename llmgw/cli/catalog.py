@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +33,8 @@ def check(
     output: options.Output = "table",
 ) -> int:
     """Say whether the catalog is valid: every problem as FILE:LINE:COL, exit 1 if there is one."""
+    import json
+
     from llmgw import catalog as catalogs
 
     problems: tuple[str, ...] = ()
@@ -65,6 +66,8 @@ def _count(number: int, thing: str) -> str:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the catalog file, for editors."""
+    import json
+
     from llmgw import catalog as catalogs
 
     typer.echo(json.dumps(catalogs.schema(), indent=2))
@@ -77,6 +80,8 @@ def show(
     output: options.Output = "table",
 ) -> None:
     """Show the catalog as it is understood: merged with its defaults, secrets left out."""
+    import json
+
     from llmgw import catalog as catalogs
     from llmgw.render import catalog as words
     from llmgw.render.page import look, show

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
@@ -16,6 +15,8 @@ def clear(
     control: options.ControlUrl = None,
 ) -> None:
     """Forget the failures of a model that was given up, so that it may start again."""
+    from urllib.parse import quote
+
     peer = ask.first(ask.control(config.Given({"control": control})))
     answer = ask.post(peer, f"/api/v1/replicas/{quote(name, safe='')}/clear")
     model = (answer or {}).get("model", name)

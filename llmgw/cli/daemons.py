@@ -5,8 +5,6 @@ Answers for: the names and forms of their settings. What a value means is the pa
 
 from __future__ import annotations
 
-import re
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,8 +45,7 @@ def control(
 
     TERM or Ctrl-C ends it and nothing else: engines and the gateway keep running. HUP reloads the catalog.
     """
-    given = config.Given(dict(locals()))
-    from llmgw.catalog.units import parse_duration
+    given = config.Given(dict(locals()))  # before anything else is: the names are the settings'
     from llmgw.cli import log
     from llmgw.control.main import run
     from llmgw.control.settings import ControlSettings
@@ -60,12 +57,12 @@ def control(
         gateway_place = given.address("gateway", config.GATEWAY_LISTEN)
     return run(
         ControlSettings(
-            catalog=Path(given.text("catalog", str(config.catalog_path()))),
+            catalog=Path(given.text("catalog", str(config.catalog_path()))).absolute(),
             state_dir=file.parent,
             inventory=file,
             listen=given.address("listen", config.CONTROL_LISTEN),
             gateway=gateway_place,
-            settle_timeout_s=parse_duration(given.text("settle_timeout", "60s")) or 0.0,
+            settle_timeout_s=_seconds(given, "settle_timeout", "60s"),
             keep_unknown=given.switch("keep_unknown"),
             token=config.token("LLMGW_TOKEN", file.parent / "token"),
             node_token=config.token("LLMGW_NODE_TOKEN", file.parent / "node-token"),
@@ -159,13 +156,28 @@ def gateway(
     )
 
 
+def _seconds(given: config.Given, key: str, default: str) -> float:
+    from llmgw.catalog.units import parse_duration
+
+    found = parse_duration(given.text(key, default))
+    if found is None:
+        msg = f"--{key.replace('_', '-')}: never is not possible here"
+        raise UsageError(msg, f"write a time like {default}")
+    return found
+
+
 def _host_name() -> str:
     """The host's short name, as a name that agents and paths can take."""
+    import re
+    import socket
+
     short = socket.gethostname().partition(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]", "-", short).strip("-._")[:63] or "node"
 
 
 def _ports(given: config.Given) -> tuple[int, int]:
+    import re
+
     text = given.text("ports", "18000-18999")
     found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     low, high = (int(found[1]), int(found[2])) if found else (0, 0)

@@ -7,13 +7,8 @@ any verb.
 from __future__ import annotations
 
 import os
-import re
 import sys
-import tempfile
-import time
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import typer
 
@@ -26,10 +21,29 @@ SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN")
 
 
 def run(argv: list[str]) -> int:
-    from llmgw.cli import app
+    from llmgw.cli import VERBS, program
 
+    if "_LLMGW_COMPLETE" in os.environ:
+        # What add_completion=True would do, and not the two options that it adds to every help.
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     argv, debug = _anywhere(argv)
-    return through(lambda: app(argv, prog_name="llmgw", standalone_mode=False), debug=debug)
+    named = next((word for word in _words(argv) if not word.startswith("-")), "")
+    only = named if named in VERBS else ""
+    return through(
+        lambda: program(only)(argv, prog_name="llmgw", standalone_mode=False), debug=debug
+    )
+
+
+def _words(argv: list[str]) -> list[str]:
+    """Those of the line, without what belongs to --color; of the line being typed where a shell wants completions."""
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    if "_LLMGW_COMPLETE" not in os.environ:
+        front = [i for i, word in enumerate(argv) if word == "--color"]
+        return [word for i, word in enumerate(argv) if i - 1 not in front]
+    whole = typed.split() if typed[-1:].isspace() else typed.split()[:-1]
+    return whole[1:]
 
 
 def _anywhere(argv: list[str]) -> tuple[list[str], bool]:
@@ -67,6 +81,8 @@ def through(call: Callable[[], object], *, debug: bool = False) -> int:
         return EXIT_PIPE
     except Exception as e:  # noqa: BLE001 - the one place where a bug ends
         if debug:
+            import traceback
+
             traceback.print_exc()
         return _bug(e)
     return code if isinstance(code, int) else EXIT_OK
@@ -103,8 +119,12 @@ def _bug(error: Exception) -> int:
     return EXIT_BUG
 
 
-def _report(error: Exception) -> Path:
+def _report(error: Exception) -> str:
     """Traceback and versions, ready to paste; no environment, and no token that may have got into a message."""
+    import tempfile
+    import time
+    import traceback
+
     lines = [
         f"llmgw {__version__}, Python {sys.version.split()[0]}, {os.uname().sysname} {os.uname().release}",
         f"command: llmgw {' '.join(sys.argv[1:])}",
@@ -115,10 +135,12 @@ def _report(error: Exception) -> Path:
     handle, name = tempfile.mkstemp(prefix=f"llmgw-bug-{stamp}-", suffix=".txt")  # 0600
     with os.fdopen(handle, "w") as file:
         file.write(_redacted("\n".join(lines)))
-    return Path(name)
+    return name
 
 
 def _redacted(text: str) -> str:
+    import re
+
     for name in SECRETS:
         if value := os.environ.get(name, "").strip():
             text = text.replace(value, "***")

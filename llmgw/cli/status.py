@@ -5,9 +5,7 @@ Answers for: whom to ask, and the exit code. Imports neither httpx, rich nor msg
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from typing import Annotated, Any, Literal
 
 import typer
@@ -16,8 +14,6 @@ from llmgw import config
 from llmgw.cli import ask, options
 from llmgw.cli.local import status_of
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN, LlmgwError, UnreachableError
-from llmgw.render import status as words
-from llmgw.render.page import look, plain, show
 
 WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[J"
@@ -42,6 +38,11 @@ def status(
     control: options.ControlUrl = None,
 ) -> int:
     """Show nodes, GPUs, models and replicas. Exit 3: only this box's agent answered, or nobody."""
+    import json
+    import time
+
+    from llmgw.render.page import look
+
     given = config.Given({"control": control})
     color = context.find_root().params["_color"]
     if check:
@@ -92,6 +93,12 @@ def _again(given: config.Given, last: Json) -> Json:
 
 
 def _print(found: Json, name: str, output: str, color: str) -> None:
+    import json
+    import time
+
+    from llmgw.render import status as words
+    from llmgw.render.page import look, show
+
     shown = words.narrow(found, name) if name else found
     if shown is None:
         known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
@@ -106,11 +113,15 @@ def _print(found: Json, name: str, output: str, color: str) -> None:
 
 def _check(given: config.Given, output: str) -> int:
     """For cron: nothing when well, one line when not."""
+    import json
+
+    from llmgw.render import status as words
+
     found, code = _fetch(given)
     wrong = words.complaints(found)
     if output == "json":
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     elif wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        sys.stdout.write(plain([f"degraded: {wrong[0].removeprefix('warning: ')}{more}"]))
+        sys.stdout.write(f"degraded: {wrong[0].removeprefix('warning: ')}{more}\n")
     return code or (EXIT_DIFFERENCE if wrong else EXIT_OK)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +136,14 @@ class Api:
         """The whole table at once when the asker has another, else when it changes (A50)."""
         control = self.control
         version = _number(request, "version", -1)
+        if not control.routes.version:
+            msg = "there is no route table yet"
+            raise LlmgwError(msg, control.blocked, code="not_leading", status=503)
         if control.routes.version == version and not control.closing:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await control.published.wait()
-            except TimeoutError:
-                pass
         table = control.routes
-        if not table.version or (control.closing and table.version == version):
-            msg = (
-                "there is no route table yet" if not table.version else "control is on its way out"
-            )
-            raise LlmgwError(msg, control.blocked, code="not_leading", status=503)
         if table.version == version:
             return Response(status_code=304)
         if self._table[0] != table.version:
@@ -164,7 +161,7 @@ class Api:
 
     async def plan(self, request: Request) -> Response:
         path = request.query_params.get("catalog", "")
-        other = catalog.load(Path(path)) if path else None
+        other = catalog.load(self._beside(path)) if path else None
         partial = request.query_params.get("allow_partial", "") in ("1", "true")
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
@@ -172,6 +169,16 @@ class Api:
         other = _posted_catalog(await body(request))
         partial = request.query_params.get("allow_partial", "") in ("1", "true")
         return _json(looks.plan(self.control, other, allow_partial=partial))
+
+    def _beside(self, path: str) -> Path:
+        """A catalog's errors quote it: what control may read is not for everybody who may ask."""
+        home = self.control.catalogs.path.resolve().parent
+        found = (home / path).resolve()
+        if not found.is_relative_to(home):
+            msg = f"catalog {path} is not in {home}, the folder of the one in use"
+            hint = 'send its text instead: POST {"catalog": {FILE: TEXT}}, as llmgw does'
+            raise LlmgwError(msg, hint, code="forbidden_path", status=403)
+        return found
 
     async def adopt(self, request: Request) -> Response:
         given = _object(await body(request))

@@ -41,16 +41,15 @@ async def register(control: Control, report: NodeReport, came_from: str) -> Regi
     """Fold the complete inventory in, under an epoch above any that its agent obeyed; then answer with verdicts."""
 
     def fold(now: float) -> Session:
-        session, ended = control.sessions.open(report, came_from, now)
-        for old in ended:
-            if old.node != report.node:
-                why = f"{old.node} is called {report.node} now, by its node id"
-                control.story.tell("renamed", why, node=report.node)
-                control.fold(NodeForgotten(old.node), now)
+        control.sessions.check(report, came_from, now)
         control.fence(report, now)
-        control.rivals.pop(report.node, None)
+        for name in control.sessions.formerly(report):
+            why = f"{name} is called {report.node} now, by its node id"
+            control.story.tell("renamed", why, node=report.node)
+            control.fold(NodeForgotten(name), now)
         control.fold(NodeRegistered(report), now)
-        return session
+        control.rivals.pop(report.node, None)
+        return control.sessions.open(report, came_from, now)
 
     def answer(session: Session) -> Registered:
         return Registered(
@@ -69,8 +68,7 @@ async def register(control: Control, report: NodeReport, came_from: str) -> Regi
                     "reason": v.reason,
                     "why": v.why,
                 }
-                for v in control.plan.verdicts
-                if v.shard.node == report.node
+                for v in control.verdicts(report.node)
             ),
         )
 

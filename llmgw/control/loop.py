@@ -33,7 +33,7 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import started
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import ForgetShard, NodeReport, SendReport, Token
-from llmgw.core.types.plan import Plan
+from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
 from llmgw.errors import LlmgwError
@@ -109,6 +109,7 @@ class Control:
         self._wake = asyncio.Event()
         self._due_s = 0.0
         self._led = False
+        self._sorted: tuple[Plan, dict[str, list[Verdict]]] = (self.plan, {})
 
     # -- from outside
 
@@ -356,6 +357,14 @@ class Control:
         for node in self.sessions.nodes():
             if node != report.node:
                 self.sessions.send(node, SendReport(), now)
+
+    def verdicts(self, node: str) -> list[Verdict]:
+        """Of one node, in the last plan; sorted out once for all that ask in one pass."""
+        if self._sorted[0] is not self.plan:
+            self._sorted = (self.plan, {})
+            for v in self.plan.verdicts:
+                self._sorted[1].setdefault(v.shard.node, []).append(v)
+        return self._sorted[1].get(node, [])
 
     @property
     def blocked(self) -> str:

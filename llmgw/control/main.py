@@ -109,6 +109,7 @@ class Process:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=60,
             timeout_graceful_shutdown=GRACE_S,
         )

@@ -40,6 +40,7 @@ def exposition(control: Control) -> str:
                 for m in state.catalog.models
             ],
         ),
+        ("llmgw_gateways", "gauge", "gateways that are counted", [({}, len(state.gateways))]),
         ("llmgw_passes_total", "counter", "passes of the loop", [({}, control.passes)]),
         (
             "llmgw_route_version",
@@ -63,8 +64,12 @@ def exposition(control: Control) -> str:
     lines = []
     for name, kind, what, samples in families:
         lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{_labels(labels)} {float(value):g}" for labels, value in samples]
+        lines += [f"{name}{_labels(labels)} {_figure(value)}" for labels, value in samples]
     return "\n".join(lines) + "\n"
+
+
+def _figure(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def _labels(labels: dict[str, str]) -> str:

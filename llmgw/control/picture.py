@@ -5,15 +5,22 @@ Answers for: monotonic seconds to wall time and back, and what of the state the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Draining, Failure, Node, State
+from llmgw.errors import LlmgwError
+from llmgw.wire import decode_report, encode
+
+T = TypeVar("T")
+Warn = Callable[[str], None]
 
 
 class Moment(NamedTuple):
@@ -89,3 +96,74 @@ def memory_of(state: State, zero: float) -> Memory:
             i: Draining(d.since_s - zero, d.reason, d.why) for i, d in state.draining.items()
         },
     )
+
+
+# ---------------------------------------------------------------- rows: each alone, a bad one costs only itself (F20)
+
+
+def node_rows(change: Change) -> Iterator[tuple[str, bool, str, str]]:
+    for name, p in change.nodes.items():
+        yield name, p.unreachable, p.heard_at, encode(p.report).decode()
+
+
+def nodes_of(
+    rows: Iterable[tuple[str, int, str]], warn: Warn
+) -> tuple[tuple[NodeReport, bool], ...]:
+    found = []
+    for name, silent, text in rows:
+        try:
+            found.append((decode_report(text.encode()), bool(silent)))
+        except LlmgwError as e:
+            warn(f"node {name} in the inventory is left out: {e.message}")
+    return tuple(found)
+
+
+def draining_rows(draining: dict[str, Draining], now: Moment) -> list[tuple[str, str, str]]:
+    return [(i, now.iso(d.since_s), _text(d)) for i, d in draining.items()]
+
+
+def draining_of(
+    rows: Iterable[tuple[str, str, str]], now: Moment, warn: Warn
+) -> dict[str, Draining]:
+    """Which table showed it draining is not taken over: gateways are to say so to this control."""
+    found = {}
+    for incarnation, since, text in rows:
+        drain = _value(text, Draining, warn)
+        if drain is not None:
+            found[incarnation] = replace(drain, since_s=now.seconds(since), version=0)
+    return found
+
+
+def failure_rows(
+    failures: dict[str, tuple[Failure, ...]], now: Moment
+) -> list[tuple[str, str, str, str]]:
+    every = [(m, f) for m, fs in failures.items() for f in fs]
+    return [(m, f.incarnation, now.iso(f.at_s), _text(f)) for m, f in every]
+
+
+def failures_of(
+    rows: Iterable[tuple[str, str, str]], now: Moment, warn: Warn
+) -> dict[str, tuple[Failure, ...]]:
+    found: dict[str, tuple[Failure, ...]] = {}
+    for model, at, text in rows:
+        failure = _value(text, Failure, warn)
+        if failure is not None:
+            found[model] = (*found.get(model, ()), replace(failure, at_s=now.seconds(at)))
+    return found
+
+
+def event_rows(change: Change) -> Iterator[tuple[int, str, str]]:
+    for event in change.events:
+        yield event["id"], event["at"], _text({k: v for k, v in event.items() if k != "id"})
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _value(text: str, kind: type[T], warn: Warn) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as e:
+        warn(f"a {kind.__name__} in the inventory is left out: {e}")
+        return None

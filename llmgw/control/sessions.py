@@ -27,6 +27,8 @@ from llmgw.errors import LlmgwError
 POLL_S = 25.0
 #: An order that was carried out and changed nothing (refused, lost) is repeated no sooner.
 REPEAT_S = 5.0
+#: A session may last for months: what was ordered long ago is forgotten beyond this many.
+NUMBERS_KEPT = 1000
 
 #: kind, shard, incarnation
 Key = tuple[str, str, str]
@@ -64,18 +66,17 @@ class Session(Struct, eq=False):
 
     @property
     def place(self) -> str:
-        """Where its agent is, for people."""
-        address = self.report.address
-        return address if self.came_from in ("", address) else f"{address} (from {self.came_from})"
+        return _place(self.report, self.came_from)
 
 
 class Sessions:
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
         self._by_node: dict[str, Session] = {}
+        self._closing = False
 
-    def open(self, report: NodeReport, came_from: str, now: float) -> tuple[Session, list[Session]]:
-        """The new session and those it ends; LlmgwError (409) where somebody else is behind that name or id."""
+    def check(self, report: NodeReport, came_from: str, now: float) -> None:
+        """LlmgwError where it may not register: 409 where somebody else is behind that name or id."""
         if not report.node_id:
             msg = f"registration of {report.node} refused: it has no node_id"
             raise LlmgwError(msg, "a node id is a random word kept in the agent's state dir")
@@ -84,6 +85,13 @@ class Sessions:
             raise LlmgwError(
                 msg, "register when every record is looked at", code="not_reattached", status=409
             )
+        for old in self._same(report):
+            _refuse_double(old, report, came_from, now)
+
+    def open(self, report: NodeReport, came_from: str, now: float) -> Session:
+        """A new session in place of those of the same node; `check` has let it in."""
+        for old in self._same(report):
+            self._end(old)
         new = Session(
             id=os.urandom(16).hex(),
             report=report,
@@ -91,17 +99,19 @@ class Sessions:
             heard_s=now,
             changed=asyncio.Event(),
         )
-        same = [
+        self._by_id[new.id] = self._by_node[report.node] = new
+        return new
+
+    def _same(self, report: NodeReport) -> list[Session]:
+        return [
             s
             for s in self._by_id.values()
             if s.node == report.node or s.report.node_id == report.node_id
         ]
-        for old in same:
-            _refuse_double(old, new, now)
-        for old in same:
-            self._end(old)
-        self._by_id[new.id] = self._by_node[report.node] = new
-        return new, same
+
+    def formerly(self, report: NodeReport) -> list[str]:
+        """Other names under which this node has a session: it was renamed (F54)."""
+        return [s.node for s in self._same(report) if s.node != report.node]
 
     def get(self, session_id: str) -> Session:
         session = self._by_id.get(session_id)
@@ -142,6 +152,12 @@ class Sessions:
         seq, at = session.numbers.get(key, (0, -REPEAT_S))
         if seq > session.applied or now - at < REPEAT_S:
             return False
+        if len(session.numbers) > NUMBERS_KEPT:
+            session.numbers = {
+                k: (n, t)
+                for k, (n, t) in session.numbers.items()
+                if n > session.applied or now - t < REPEAT_S
+            }
         session.seq += 1
         session.numbers[key] = (session.seq, now)
         session.queue[session.seq] = replace(command, seq=session.seq, session=session.id)
@@ -156,7 +172,7 @@ class Sessions:
         assert session.changed is not None
         for seq in [s for s in session.queue if s <= after]:
             del session.queue[seq]
-        if not session.queue and not session.gone:
+        if not session.queue and not session.gone and not self._closing:
             session.changed.clear()
             try:
                 async with asyncio.timeout(wait_s):
@@ -180,7 +196,8 @@ class Sessions:
             self._end(session)
 
     def release(self) -> None:
-        """Answer every poll that waits: control is on its way out, the sessions are not over."""
+        """Answer every poll that waits or comes: control is on its way out, the sessions are not over."""
+        self._closing = True
         for session in self._by_id.values():
             assert session.changed is not None
             session.changed.set()
@@ -206,18 +223,26 @@ def _key(command: Command) -> Key:
     return (kind, command.shard, command.incarnation)
 
 
-def _refuse_double(old: Session, new: Session, now: float) -> None:
+def _place(report: NodeReport, came_from: str) -> str:
+    """Where an agent is, for people."""
+    return (
+        report.address
+        if came_from in ("", report.address)
+        else f"{report.address} (from {came_from})"
+    )
+
+
+def _refuse_double(old: Session, mine: NodeReport, came_from: str, now: float) -> None:
     """F52, F53: a restarted agent is welcome at once, two agents behind one name or id are not."""
-    mine, other = new.report, old.report
-    same_id = mine.node_id == other.node_id
-    if same_id and mine.boot_id == other.boot_id:
+    same_id = mine.node_id == old.report.node_id
+    if same_id and mine.boot_id == old.report.boot_id:
         return  # the flock on its state dir proves that the old one ended
     heard = now - old.heard_s
     if heard >= SESSION_TTL_S:
         return
     what = "has the same node id under another boot id" if same_id else "has another node id"
     msg = (
-        f"node {mine.node} at {new.place} refused: {other.node} at {old.place} {what} "
+        f"node {mine.node} at {_place(mine, came_from)} refused: {old.node} at {old.place} {what} "
         f"and was heard {heard:.0f} s ago"
     )
     hint = (

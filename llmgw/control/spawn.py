@@ -16,6 +16,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from shutil import copyfile
 
 from llmgw import handover
 from llmgw.config import Address
@@ -33,6 +34,9 @@ BACKOFF_S, BACKOFF_CAP_S = 0.25, 30.0
 #: A port in use at our start is looked at again for this long: a gateway on its way up has it, and will answer.
 PATIENCE_S = 10.0
 ASK_S = 0.25
+#: Its log is looked at this often; past the size it becomes `gateway.log.1`.
+ROTATE_S = 60.0
+LOG_BYTES = 32 << 20
 FOLDER = "gateway"
 
 
@@ -172,7 +176,7 @@ class Gateway:
         if self._settings.insecure:
             command.append("--insecure")
         crash("before_spawn")
-        with self._log.open("ab") as log:
+        with self._log.open("ab", opener=private) as log:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -194,17 +198,18 @@ class Gateway:
         return self._folder / "gateway.log"
 
     async def _gone(self) -> None:
-        """Until its process has ended; meanwhile learn its id, which names it in what it posts."""
+        """Until its process has ended; meanwhile learn its id, which names it in what it posts, and keep its log small."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(self._pidfd, ended.set)
         try:
-            while not self.gateway and not ended.is_set():
-                await self._learn()
+            while not ended.is_set():
+                if not self.gateway:
+                    await self._learn()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(ASK_S):
+                    async with asyncio.timeout(ROTATE_S if self.gateway else ASK_S):
                         await ended.wait()
-            await ended.wait()
+                await asyncio.to_thread(_rotate, self._log)
         finally:
             loop.remove_reader(self._pidfd)
 
@@ -249,6 +254,10 @@ class Gateway:
             self._child.returncode = 0  # not waited for: it outlives us
 
 
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def make_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -266,6 +275,14 @@ def _environment(token: str) -> dict[str, str]:
     return env | ({"LLMGW_NODE_TOKEN": token} if token else {})
 
 
+def _rotate(path: Path) -> None:
+    """The gateway writes on at the end, wherever that is: its file is opened for appending."""
+    with suppress(OSError):
+        if path.stat().st_size > LOG_BYTES:
+            copyfile(path, path.with_name(f"{path.name}.1"))
+            os.truncate(path, 0)
+
+
 def _last_line(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -273,4 +290,5 @@ def _last_line(path: Path) -> str:
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return "its log cannot be read"
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it left no word")
+    words = (line.strip() for line in reversed(lines) if not line.startswith("hint:"))
+    return next((w for w in words if w), "it left no word")

@@ -20,13 +20,12 @@ from typing import Any
 
 import msgspec
 
+from llmgw.control import picture
 from llmgw.control.lease import Flock
 from llmgw.control.picture import Change, Moment, Picture
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
-from llmgw.core.types.state import Draining, Failure
 from llmgw.errors import LlmgwError
-from llmgw.wire import decode_report, encode
 
 #: SQLite waits this long for somebody else's lock (F13); adoption and dispatch stand still for no longer than that.
 BUSY_S = 0.25
@@ -56,9 +55,9 @@ def _first_tables(db: sqlite3.Connection) -> None:
     for table in (
         "meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
         "nodes (name TEXT PRIMARY KEY, unreachable INTEGER NOT NULL, heard_at TEXT NOT NULL, report TEXT NOT NULL)",
-        "draining (incarnation TEXT PRIMARY KEY, since TEXT NOT NULL, reason TEXT NOT NULL, why TEXT NOT NULL)",
-        """failures (model TEXT, incarnation TEXT, profile TEXT NOT NULL, at TEXT NOT NULL, error TEXT NOT NULL,
-        gave_up INTEGER NOT NULL, PRIMARY KEY (model, incarnation))""",
+        "draining (incarnation TEXT PRIMARY KEY, since TEXT NOT NULL, drain TEXT NOT NULL)",
+        """failures (model TEXT, incarnation TEXT, at TEXT NOT NULL, failure TEXT NOT NULL,
+        PRIMARY KEY (model, incarnation))""",
         "catalog (file TEXT PRIMARY KEY, source TEXT NOT NULL)",
         "events (id INTEGER PRIMARY KEY, at TEXT NOT NULL, event TEXT NOT NULL)",
     ):
@@ -329,63 +328,35 @@ def _set(db: sqlite3.Connection, key: str, value: object) -> None:
 
 def _save(db: sqlite3.Connection, change: Change, now: Moment) -> None:
     db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in change.gone])
-    db.executemany(
-        "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)",
-        [
-            (n, p.unreachable, p.heard_at, encode(p.report).decode())
-            for n, p in change.nodes.items()
-        ],
-    )
+    db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", picture.node_rows(change))
     if change.draining is not None:
+        rows = picture.draining_rows(change.draining, now)
         db.execute("DELETE FROM draining")
-        rows = [(i, now.iso(d.since_s), d.reason, d.why) for i, d in change.draining.items()]
-        db.executemany("INSERT INTO draining VALUES (?, ?, ?, ?)", rows)
+        db.executemany("INSERT INTO draining VALUES (?, ?, ?)", rows)
     if change.failures is not None:
+        failed = picture.failure_rows(change.failures, now)
         db.execute("DELETE FROM failures")
-        db.executemany(
-            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (model, f.incarnation, f.profile, now.iso(f.at_s), f.error, f.gave_up)
-                for model, failures in change.failures.items()
-                for f in failures
-            ],
-        )
+        db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", failed)
     if change.sources is not None:
         db.execute("DELETE FROM catalog")
         db.executemany("INSERT INTO catalog VALUES (?, ?)", change.sources.items())
     if change.gateway is not None:
         _set(db, "gateway", msgspec.json.encode(change.gateway).decode())
-    for event in change.events:
-        fields = {k: v for k, v in event.items() if k != "id"}
-        row = (event["id"], event["at"], msgspec.json.encode(fields).decode())
-        db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", row)
+    db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", picture.event_rows(change))
     if change.events:
         db.execute("DELETE FROM events WHERE id <= ?", (change.events[-1]["id"] - EVENTS_KEPT,))
 
 
 def _memory(db: sqlite3.Connection, now: Moment, warn: Callable[[str], None]) -> Memory:
-    """Each record alone: one that cannot be read is set aside and said, never a reason not to start (F20)."""
-    with _worded(Path("inventory")):
+    with _worded(Path("the inventory")):
         if not db.execute("PRAGMA user_version").fetchone()[0]:
             return Memory()
-        nodes = []
-        for name, unreachable, text in db.execute(
-            "SELECT name, unreachable, report FROM nodes ORDER BY name"
-        ):
-            try:
-                nodes.append((decode_report(text.encode()), bool(unreachable)))
-            except LlmgwError as e:
-                warn(f"node {name} in the inventory is left out: {e.message}")
-        failures: dict[str, tuple[Failure, ...]] = {}
-        for model, incarnation, profile, at, error, gave_up in db.execute(
-            "SELECT model, incarnation, profile, at, error, gave_up FROM failures ORDER BY at"
-        ):
-            one = Failure(incarnation, profile, now.seconds(at), error, bool(gave_up))
-            failures[model] = (*failures.get(model, ()), one)
-        draining = {
-            i: Draining(now.seconds(since), reason, why)
-            for i, since, reason, why in db.execute(
-                "SELECT incarnation, since, reason, why FROM draining"
-            )
-        }
-        return Memory(nodes=tuple(nodes), epoch=_epoch(db), failures=failures, draining=draining)
+        nodes = db.execute("SELECT name, unreachable, report FROM nodes ORDER BY name").fetchall()
+        failures = db.execute("SELECT model, at, failure FROM failures ORDER BY at").fetchall()
+        draining = db.execute("SELECT incarnation, since, drain FROM draining").fetchall()
+        return Memory(
+            nodes=picture.nodes_of(nodes, warn),
+            epoch=_epoch(db),
+            failures=picture.failures_of(failures, now, warn),
+            draining=picture.draining_of(draining, now, warn),
+        )

@@ -33,6 +33,8 @@ class Teller:
             if v.verdict in _TOLD and v.reason != "settling":
                 self._verdict(v)
         for r in found.replicas:
+            if r.held:
+                continue  # its node is silent: that is told, what its engines do nobody knows
             # A32: one line says replica, model, have, want, state
             self._story.once(
                 ("replica", r.incarnation),

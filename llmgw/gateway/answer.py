@@ -6,6 +6,7 @@ decide what is answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from llmgw.gateway import http1
@@ -30,7 +31,8 @@ class Client(Protocol):
     paused: bool
     loopback: bool
 
-    def write(self, data: bytes) -> None: ...
+    @property
+    def write(self) -> Callable[[bytes], object]: ...
 
     def finished(self, *, keep_alive: bool) -> None: ...
 
@@ -102,7 +104,7 @@ class Answer:
         data = (
             b"%b%b%bx-request-id: %b\r\nx-llmgw-replica: %b\r\nx-accel-buffering: no\r\n%b%b\r\n%b"
             % (
-                http1.status_line(self.status),
+                http1.STATUS_LINES.get(self.status) or http1.status_line(self.status),
                 b"".join(reader.headers),
                 framing,
                 self.request_id,

@@ -91,6 +91,12 @@ class Endpoint:
             self.skip_until = now + min(SKIP_S * 2 ** (min(self.fails, 10) - 1), SKIP_MAX_S)
         self.why = why
 
+    def left(self, now: float) -> bool:
+        """One request less; True when control waits to hear of it: nothing is left here."""
+        self.in_flight -= 1
+        self.last_byte = now
+        return not self.in_flight and (self.gone or self.draining)
+
     def worked(self) -> None:
         self.fails = 0
         self.skip_until = 0.0
@@ -245,16 +251,6 @@ class Fleet:
     def endpoints(self) -> Iterator[Endpoint]:
         for target in self.targets.values():
             yield from target.endpoints
-
-    def release(self, endpoint: Endpoint, now: float) -> bool:
-        """One request less on `endpoint`; True when control waits to hear of it: nothing is left on it."""
-        assert endpoint.in_flight > 0
-        endpoint.in_flight -= 1
-        endpoint.last_byte = now
-        if endpoint.in_flight or not (endpoint.gone or endpoint.draining):
-            return False
-        self.retired.pop(endpoint, None)
-        return True
 
     def demand(self, gateway: str, n: int, now: float) -> Demand:
         """The whole present state, for control."""

@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from llmgw.core.types.routes import RouteKey
@@ -56,34 +57,34 @@ class Upstream(Protocol):
 
 
 class Exchange:
-    __slots__ = (
-        "_api", "_asked", "_began", "_client", "_collected", "_comment_at", "_deaths", "_first_s", "_gateway", "_key",
-        "_over", "_refused_since", "_replica", "_request", "_stream", "_target", "_tried", "_waited_s",
-        "_waiting_since", "_why", "answer", "endpoint", "upstream",
-    )  # fmt: skip
+    """What stands here is how each begins; most requests change little of it."""
+
+    endpoint: Endpoint | None = None
+    upstream: Upstream | None = None
+    _api: openai.Api | None = None
+    _key: RouteKey | None = None
+    _target = NOBODY
+    _asked = ""
+    _stream = False
+    _over = False
+    _collected: bytearray | None = None
+    _tried: tuple[Endpoint, ...] = ()
+    _deaths = 0
+    _waiting_since: float | None = None
+    _refused_since: float | None = None
+    _comment_at = 0.0
+    _waited_s = 0.0
+    _first_s = 0.0
+    _replica = ""
+    _why = ""
 
     def __init__(self, gateway: Gateway, client: Client, request: Request) -> None:
-        request_id = gateway.request_id(request.own.get(b"x-request-id"))
         self._gateway = gateway
         self._client = client
         self._request = request
-        self._api: openai.Api | None = None
-        self._asked = ""
         self._began = gateway.clock()
-        self._key: RouteKey | None = None
-        self._target = NOBODY
-        self._stream = False
-        self._over = False
-        self._collected: bytearray | None = None
-        self._tried: tuple[Endpoint, ...] = ()
-        self._deaths = 0
-        self._waiting_since: float | None = None
-        self._refused_since: float | None = None
-        self._comment_at = self._waited_s = self._first_s = 0.0
-        self._replica = self._why = ""
+        request_id = gateway.request_id(request.own.get(b"x-request-id"))
         self.answer = Answer(client, request, request_id, keep_alive=not gateway.stopping)
-        self.endpoint: Endpoint | None = None
-        self.upstream: Upstream | None = None
 
     def begin(self) -> None:
         request = self._request
@@ -141,8 +142,12 @@ class Exchange:
 
     def _leave_endpoint(self) -> None:
         endpoint, self.endpoint, self.upstream = self.endpoint, None, None
-        if endpoint is not None:
-            self._gateway.release(endpoint, self._target)
+        if endpoint is None:
+            return
+        if endpoint.left(self._gateway.clock()):
+            self._gateway.emptied(endpoint)
+        if self._target.waiting:
+            self._gateway.pump(self._target)
 
     def _wait(self) -> None:
         target = self._target
@@ -248,8 +253,8 @@ class Exchange:
         self._why = f"{endpoint.replica} {why}"
         endpoint.failed(self._why, self._gateway.clock())
 
-    def answered(self, upstream: Upstream, first: bytes) -> None:
-        """The head of the answer is here, and `first` of its body."""
+    def answered(self, upstream: Upstream, first: bytes) -> Callable[[bytes], None] | None:
+        """The head of the answer is here, and `first` of its body; gives where the rest of it goes."""
         endpoint, reader = self.endpoint, upstream.reader
         assert endpoint is not None
         if reader.status == UNAVAILABLE:
@@ -257,28 +262,28 @@ class Exchange:
             # draw traffic. Another replica may do better, and this one too in a moment.
             upstream.cancel()
             self._try_elsewhere("answers 503")
-            return
-        endpoint.worked()
+            return None
+        if endpoint.fails:
+            endpoint.worked()
         self._free_body()
         if self._gateway.stopping:
             self.answer.keep_alive = False
         if not self.answer.opened:
             self._first_s = self._gateway.clock() - self._began
             self.answer.relay(reader, endpoint.name, first)
-            return
+            return self.answer.write
         # In the stream that we opened only events can go on; anything else is kept, to be told by one.
-        if reader.status != OK or not answer.is_stream(reader):
-            self._collected = bytearray()
-        self.passed(first)
-
-    def passed(self, data: bytes) -> None:
-        """More of the body: as it came, or without its framing where that is ours."""
-        if self._collected is not None:
-            self._collected += data[: REFUSAL_BYTES - len(self._collected)]
-        elif self.answer.opened:
-            self.answer.emit(data)
+        if reader.status == OK and answer.is_stream(reader):
+            rest = self.answer.emit
         else:
-            self.answer.write(data)
+            self._collected = bytearray()
+            rest = self._collect
+        rest(first)
+        return rest
+
+    def _collect(self, data: bytes) -> None:
+        assert self._collected is not None
+        self._collected += data[: REFUSAL_BYTES - len(self._collected)]
 
     def ended(self, upstream: Upstream) -> None:
         """The answer is whole."""

@@ -69,15 +69,13 @@ class Request:
 class RequestReader:
     """`feed` bytes of one connection; whole requests queue in `ready`, `error` is what ends it after them.
 
-    `continue_wanted`: the client waits for `100 Continue` before it sends its body. `partial`: a request has begun,
-    and is still `in_head`.
+    `continue_wanted`: the client waits for `100 Continue` before it sends its body.
     """
 
     def __init__(self, budget: Budget, body_limit: int = BODY_BYTES) -> None:
         self.ready: deque[Request] = deque()
         self.error: Refused | None = None
         self.continue_wanted = False
-        self.partial = False
         self._budget = budget
         self._body_limit = body_limit
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -93,6 +91,11 @@ class RequestReader:
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._request: Request | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether a request has begun and is not whole."""
+        return bool(self._target) or not self.in_head
 
     def feed(self, data: bytes) -> None:
         while data and self.error is None and not self._last:
@@ -150,9 +153,6 @@ class RequestReader:
         return head + rest
 
     # -- called by httptools
-
-    def on_message_begin(self) -> None:
-        self.partial = True
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -229,7 +229,7 @@ class RequestReader:
                 request.body = parts[0] if len(parts) == 1 else b"".join(parts)
                 request.keep_alive = parser.should_keep_alive() and not request.http10
                 self._last = not request.keep_alive
-                self.continue_wanted = self.partial = False
+                self.continue_wanted = False
                 self.ready.append(request)
         self._begin()
 

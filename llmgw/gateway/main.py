@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NoReturn
 
-import msgspec
 import structlog
 
 from llmgw import __version__, errors
@@ -78,7 +77,7 @@ class Process:
     def __init__(self, settings: GatewaySettings) -> None:
         loop = asyncio.get_running_loop()
         self._settings = settings
-        self._log = _logger()
+        self._log: Any = structlog.get_logger()
         self._stop = Stop()
         self._state_dir = StateDir(settings.state_dir)
         self._listener = _listener(settings)
@@ -247,29 +246,8 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _write(line: bytes | bytearray) -> None:
+def _write(line: bytes) -> None:
     try:  # noqa: SIM105 - once a request: `suppress` costs more than the rest of it
         os.write(2, line)
     except OSError:
         pass  # whoever read the log is gone; the clients are not
-
-
-class _Lines:
-    """structlog's last step: finished lines to stderr."""
-
-    info = warning = error = exception = staticmethod(_write)
-
-
-def _logger() -> Any:
-    def render(_logger: object, _method: str, event: Any) -> bytes:
-        return msgspec.json.encode(event, enc_hook=str) + b"\n"
-
-    return structlog.wrap_logger(
-        _Lines(),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            render,
-        ],
-    ).bind()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from llmgw.gateway import answer, http1, openai
@@ -37,7 +37,7 @@ class Downstream(asyncio.Protocol):
 
     __slots__ = (
         "_advancing", "_began", "_exchange", "_gateway", "_lingering", "_read_at", "_reader", "_stalled_since",
-        "_stash", "_transport", "loopback", "paused",
+        "_stash", "_transport", "loopback", "paused", "write",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway) -> None:
@@ -50,6 +50,7 @@ class Downstream(asyncio.Protocol):
         self._lingering = False
         self._read_at = self._began = gateway.now
         self._stalled_since = 0.0
+        self.write: Callable[[bytes], object]
         self.paused = False
         self.loopback = False
 
@@ -61,6 +62,7 @@ class Downstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
         peer = transport.get_extra_info("peername")
         self.loopback = bool(peer) and (peer[0] == "::1" or str(peer[0]).startswith("127."))
         self._gateway.connections.add(self)
@@ -150,9 +152,6 @@ class Downstream(asyncio.Protocol):
         self._read_at = self._gateway.now
         self._reader.close()
         self._transport.write_eof()
-
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
 
     def finished(self, *, keep_alive: bool) -> None:
         self._exchange = None

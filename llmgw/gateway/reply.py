@@ -37,33 +37,37 @@ class ReplyReader:
     `plain` leaves the framing out: for HTTP/1.0 clients, and for streams whose framing is ours.
     """
 
+    status = 0
+    content_type = b""
+    encoded = False
+    length: int | None = None
+    chunked = False
+    any = False  # something arrived
+    answered = False  # the head is whole
+    done = False
+    reusable = False
+    #: False where line ends may follow the last chunk: they would stand before the client's next answer.
+    tidy = True
+    _excess = False
+    _left = 0
+    _buffer = b""
+
     def __init__(self, *, plain: bool = False) -> None:
-        self.status = 0
+        self.plain = plain
         self.headers: list[bytes] = []  # parts of lines, to be joined
-        self.content_type = b""
-        self.encoded = False
-        self.length: int | None = None
-        self.chunked = False
-        self.any = False  # something arrived
-        self.answered = False  # the head is whole
-        self.done = False
-        self.reusable = False
-        #: False where line ends may follow the last chunk: they would stand before the client's next answer.
-        self.tidy = True
-        self._excess = False
-        self._left = 0
-        self._buffer = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         if plain:  # httptools looks for it once, here; a raw body costs no call per chunk
             self.on_body = self._pieces.append
-        self.plain = plain
         self._parser: Any = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
         self.any = True
         if self.answered:
-            self._parse(data)
+            try:
+                self._parser.feed_data(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
+                self._unreadable(e)
         else:
             data = self._head(data)
             if not self.answered:
@@ -99,17 +103,17 @@ class ReplyReader:
                 bad("switched to another protocol")
             buffer = buffer[end:]  # 100, 102, 103 are for this hop, and nobody waits for them
         self._buffer = b""
-        self._parse(buffer)
+        try:
+            self._parser.feed_data(buffer)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
+            self._unreadable(e)
         self._left = self.length or 0
         return buffer[end:]
 
-    def _parse(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
-            if not self.done:
-                bad(f"sent no proper HTTP: {e}")
-            self._excess = True
+    def _unreadable(self, error: Exception) -> None:
+        if not self.done:
+            bad(f"sent no proper HTTP: {error}")
+        self._excess = True
 
     @property
     def ends_at_eof(self) -> bool:

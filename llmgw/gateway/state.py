@@ -102,15 +102,16 @@ class Gateway:
             return sent
         return next(self._ids)
 
-    def release(self, endpoint: Endpoint, target: Target) -> None:
-        """A request has left `endpoint`: the next one may have its place."""
-        now = self.clock()
-        if self.fleet.release(endpoint, now):
+    def emptied(self, endpoint: Endpoint) -> None:
+        """Nothing is left on a replica that drains, or that is in the table no more."""
+        self.fleet.retired.pop(endpoint, None)
+        self.changed()
+
+    def pump(self, target: Target) -> None:
+        """A place may be free: those who wait come first."""
+        target.pump(self.clock())
+        if not target.waiting:
             self.changed()
-        if target.waiting:
-            target.pump(now)
-            if not target.waiting:
-                self.changed()
 
     def in_flight(self) -> int:
         """Connections with a request that is not answered to its end."""

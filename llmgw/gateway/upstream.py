@@ -31,9 +31,7 @@ class Sink(Protocol):
 
     def unreachable(self, why: str) -> None: ...
 
-    def answered(self, upstream: Upstream, first: bytes) -> None: ...
-
-    def passed(self, data: bytes) -> None: ...
+    def answered(self, upstream: Upstream, first: bytes) -> Callable[[bytes], None] | None: ...
 
     def ended(self, upstream: Upstream) -> None: ...
 
@@ -44,15 +42,16 @@ class Upstream(asyncio.Protocol):
     """A connection to an engine (or to control): one request at a time, then idle in its endpoint's pool."""
 
     __slots__ = (
-        "_clock", "_endpoint", "_paused", "_sink", "_transport", "idle_since", "reader", "reused", "told",
+        "_clock", "_endpoint", "_pass", "_paused", "_sink", "idle_since", "reader", "reused", "told", "transport",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
         self._endpoint = endpoint
         self._sink: Sink | None = None
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._clock = clock
         self._paused = False
+        self._pass: Callable[[bytes], None] | None = None  # where the body goes
         self.reader: ReplyReader
         self.told = False  # the head of the answer has gone to the sink
         self.reused = False
@@ -60,17 +59,18 @@ class Upstream(asyncio.Protocol):
 
     def send(self, sink: Sink, head: bytes, body: bytes, *, plain: bool) -> None:
         self._sink = sink
+        self._pass = None
         self.told = False
         self.reader = ReplyReader(plain=plain)
         if len(body) < JOIN_BYTES:
-            self._transport.write(head + body)
+            self.transport.write(head + body)
         else:
-            self._transport.writelines((head, body))
+            self.transport.writelines((head, body))
 
     def data_received(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:  # nobody asked: whatever this is, it is no answer to the next request
-            self._transport.abort()
+            self.transport.abort()
             return
         reader = self.reader
         try:
@@ -79,19 +79,19 @@ class Upstream(asyncio.Protocol):
             self.cancel()
             sink.lost(self, str(e))
             return
-        if self.told:
+        if self._pass is not None:
             if data:
-                sink.passed(data)
+                self._pass(data)
         elif reader.answered:
             self.told = True
-            sink.answered(self, data)
+            self._pass = sink.answered(self, data)
         if reader.done and self._sink is sink:
             self._sink = None
             self.release()
             sink.ended(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         sink, self._sink = self._sink, None
@@ -106,7 +106,7 @@ class Upstream(asyncio.Protocol):
 
     def release(self) -> None:
         """Into the pool, where the connection may be used again."""
-        transport, endpoint = self._transport, self._endpoint
+        transport, endpoint = self.transport, self._endpoint
         fresh = not hasattr(self, "reader")
         clean = fresh or (self.reader.reusable and not transport.get_write_buffer_size())
         if not fresh:
@@ -114,7 +114,8 @@ class Upstream(asyncio.Protocol):
         if not clean or endpoint.gone or transport.is_closing() or len(endpoint.idle) >= IDLE_MAX:
             transport.close()
             return
-        self.resume()
+        if self._paused:
+            self.resume()
         self.reused = True
         self.idle_since = self._clock()
         endpoint.idle.append(self)
@@ -122,24 +123,24 @@ class Upstream(asyncio.Protocol):
     def cancel(self) -> None:
         """The engine sees its client leave."""
         self._sink = None
-        self._transport.abort()
+        self.transport.abort()
 
     def close(self) -> None:
-        self._transport.close()
+        self.transport.close()
 
     def pause(self) -> None:
         if not self._paused and not self.closing:
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         if self._paused and not self.closing:
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     @property
     def closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.transport.is_closing()
 
 
 def _lost(exc: Exception | None, reader: ReplyReader) -> str:
@@ -168,7 +169,7 @@ class Dialer:
         idle = endpoint.idle
         while idle and not fresh:
             upstream = cast("Upstream", idle.pop())
-            if not upstream.closing:
+            if not upstream.transport.is_closing():
                 sink.connected(upstream)
                 return
         self._spawn(self._dial(endpoint, sink))
@@ -223,11 +224,9 @@ class Fetch:
         if not self._future.done():
             self._future.set_exception(OSError(why))
 
-    def answered(self, upstream: Upstream, first: bytes) -> None:  # noqa: ARG002 - as any sink
+    def answered(self, upstream: Upstream, first: bytes) -> Callable[[bytes], None]:  # noqa: ARG002 - as any sink
         self._answer += first
-
-    def passed(self, data: bytes) -> None:
-        self._answer += data
+        return self._answer.extend
 
     def ended(self, upstream: Upstream) -> None:
         self._upstream = None

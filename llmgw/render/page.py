@@ -6,7 +6,6 @@ Answers for: how something looks. It may not know what it shows; state words car
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TextIO
@@ -90,7 +89,9 @@ def lines(table: Table) -> list[str]:
 
 
 def _rich(parts: list[Table | str], look: Look, stream: TextIO) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only a terminal pays for it
+    import shutil  # noqa: PLC0415 - only a terminal pays for it
+
+    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table as Grid  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

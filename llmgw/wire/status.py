@@ -228,6 +228,8 @@ def _drain_timeout_s(state: State, shard: Shard) -> float:
 def _warnings(seen: Seen) -> Iterator[str]:
     yield from seen.plan.warnings
     state = seen.state
+    if state.ending:
+        yield "an operator asked for all engines to end: nothing is started until control is restarted"
     silent = [
         n for n, node in sorted(state.nodes.items()) if node_state(state, node) == "unreachable"
     ]

@@ -100,6 +100,8 @@ def test_the_sweep_sees_its_own_node_only(family: tuple[subprocess.Popen[bytes],
     assert [m.stat.pid for m in found["a-1/0", "i"]] == [parent.pid, child]
     assert process.sweep("n2", process.all_stats()) == {}
     assert process.marked_as({"LLMGW_NODE_ID": "n1"}, "n1") is None
+    assert process.marked_as({**ENV, "LLMGW_INCARNATION": "../x"}, "n1") is None
+    assert process.marked_as({**ENV, "LLMGW_SHARD": "../x/0"}, "n1") is None
 
 
 def test_signals_reach_exactly_who_is_meant(family: tuple[subprocess.Popen[bytes], int]) -> None:

@@ -27,6 +27,8 @@ def settings(folder: Path, **changes: object) -> AgentSettings:
     ("changes", "words", "hint"),
     [
         ({"controls": ("box0:8801",)}, "--control box0:8801: not a URL", "http://"),
+        ({"controls": ("http://[bad",)}, "--control http://[bad: not a URL", "http://"),
+        ({"token": "gr\u00fc\u00df"}, "characters that no header can carry", "LLMGW_NODE_TOKEN"),
         ({"listen": "0.0.0.0:8802"}, "no token is set", "LLMGW_NODE_TOKEN"),
         ({"listen": "box1.lan:8802"}, "no token is set", "--insecure"),
         (

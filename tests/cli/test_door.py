@@ -140,7 +140,7 @@ def imported(*words: str) -> set[str]:
     ("words", "never"),
     [
         (["--version"], {"typer", "json", "httpx", "msgspec", "llmgw.cli"}),
-        (["status"], {"httpx", "rich", "msgspec", "yaml", "structlog", "llmgw.wire", "llmgw.core"}),
+        (["status"], {"httpx", "rich", "msgspec", "yaml", "http.client", "llmgw.cli.daemons"}),
         (["version"], {"httpx", "rich", "msgspec", "yaml", "structlog"}),
         (["adopt", "--dry-run", "--report", "/nowhere"], {"httpx", "rich", "starlette", "uvicorn"}),
     ],

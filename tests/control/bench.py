@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from msgspec.structs import replace
@@ -173,10 +173,16 @@ class Bench:
         return [e for e in self.control.story.events if e["kind"] == kind]
 
 
+class Client(Protocol):
+    """Whoever knows where control is: a `Bench`, or a `Box` with one in a process."""
+
+    client: httpx.AsyncClient
+
+
 class Agent:
     """One node. `shards` is what it reports; commands are only done when the test says so."""
 
-    def __init__(self, bench: Bench, node: str = "box1", **report: Any) -> None:
+    def __init__(self, bench: Client, node: str = "box1", **report: Any) -> None:
         self.bench = bench
         self.report = NodeReport(
             node=node,

@@ -198,7 +198,10 @@ async def test_plan_is_what_a_restart_would_do(bench: Bench) -> None:
         assert posted["exit_code"] == 0
         posted = await bench.post("/api/v1/plan", {"version": 1, "models": {}})
         assert posted["exit_code"] == 1
-        assert (await bench.get(f"/api/v1/plan?catalog={bench.catalog}"))["exit_code"] == 1
+        for path in (bench.catalog, "catalog.yaml"):
+            assert (await bench.get(f"/api/v1/plan?catalog={path}"))["exit_code"] == 1
+        for path in ("/etc/passwd", "../catalog.yaml", "sub/../../x"):
+            await bench.get(f"/api/v1/plan?catalog={path}", status=403)
         said = await bench.post(
             "/api/v1/plan", {"catalog": {"c.yaml": "version: 1\nmodel: {}"}}, status=400
         )

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from llmgw.core.types.messages import ForgetShard, Start
-from tests.control.bench import SOON_S, Agent, Bench, started
+from tests.control.bench import SOON_S, Agent, started
 from tests.control.box import Box
 
 POINTS = (
@@ -37,7 +37,7 @@ class Node:
     """An agent with a journal: what it was told to start runs, whatever becomes of control."""
 
     def __init__(self, box: Box) -> None:
-        self.agent = Agent(box)  # type: ignore[arg-type] - it only speaks through the client
+        self.agent = Agent(box)
         self.starts: list[Start] = []
 
     async def lives(self) -> None:
@@ -101,8 +101,3 @@ def test_f6_ten_kills_in_a_row_start_nothing_twice(tmp_path: Path) -> None:
             assert (await box.get("/api/v1/plan"))["exit_code"] == 0
 
     run(story)
-
-
-def test_the_bench_is_the_same_as_the_box(tmp_path: Path) -> None:
-    """The agent of the in-process tests needs a client only, so it may speak to a process as well."""
-    assert {"client"} <= set(Bench.__annotations__ or vars(Box(tmp_path)))

@@ -40,7 +40,7 @@ def test_term_ends_control_and_leaves_the_gateway(tmp_path: Path) -> None:
             process = box.start()
             await box.up()
             pid = await gateway_pid(box)
-            agent = Agent(box)  # type: ignore[arg-type]
+            agent = Agent(box)
             agent.runs(engine())
             await agent.register()
             process.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ def test_killed_around_the_spawn_of_its_gateway(point: str, tmp_path: Path) -> N
             box.start()
             await box.up()
             pid = await gateway_pid(box)
-            assert await models(box) == ["alpha"]
+            await box.until(lambda: models(box))
             listening = [p for p in _gateways(box) if p != pid]
             assert listening == []
 
@@ -187,8 +187,8 @@ def test_what_cannot_start_says_one_clear_thing(tmp_path: Path) -> None:
                 assert "the gateway cannot listen on" in said
                 box.gateway_port, box.port = box.port, box.gateway_port
             box.catalog.write_text("models: [")
-            assert "catalog.yaml:1:" in await _refused(
-                Box(tmp_path / "."), "--inventory", str(tmp_path / "new.db")
+            assert "catalog.yaml:2:1" in await _refused(
+                box, "--inventory", str(tmp_path / "new.db")
             )
             said = await _refused(box, "--inventory", "/proc/nothing/i.db")
             assert "state dir /proc/nothing cannot be used" in said
@@ -222,23 +222,23 @@ def test_long_polls_are_answered_when_control_ends(tmp_path: Path) -> None:
         async with Box(tmp_path) as box:
             process = box.start()
             await box.up()
-            agent = Agent(box)  # type: ignore[arg-type]
+            agent = Agent(box)
             agent.runs(engine())
             await agent.register()
             version = (await box.get("/gateway/v1/routes?version=0"))["version"]
+            before = _connections(process)
             async with asyncio.TaskGroup() as group:
                 commands = group.create_task(agent.poll())
                 routes = group.create_task(box.client.get(f"/gateway/v1/routes?version={version}"))
-                await box.until(lambda: _connections(process) >= 2)
+                await box.until(lambda: _connections(process) > before)
                 process.send_signal(signal.SIGTERM)
                 assert await commands == ()
-                assert (await routes).status_code == 503
+                assert (await routes).status_code == 304
             assert await box.ended(process) == 0
 
     run(story)
 
 
 def _connections(process: subprocess.Popen[bytes]) -> int:
-    """Sockets that control has open, the listener left out."""
     links = [fd.readlink() for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
-    return sum(str(link).startswith("socket:") for link in links) - 1
+    return sum(str(link).startswith("socket:") for link in links)

@@ -169,6 +169,7 @@ def test_forget_deletes_what_has_ended_only() -> None:
     b = Bench().ready()
     assert b.forget().refusal()[0] == "still_running"
     assert b.forget("inc-9").refusal()[0] == "other_incarnation"
+    assert b.forget("../../x").refusal()[0] == "bad_name"  # names become paths
     b.stop().gone()
     assert b.record.state == "stopped"
     assert b.forget().effects == (DeleteRecord(KEY),)
@@ -224,7 +225,7 @@ def test_memory_must_be_back_before_the_gpu_is_free() -> None:
     b = Bench().command(on_gpu(1, gib=10)).spawned().tick(0.1).probe()
     b.stop().tree(4711).exited(0).tree()
     assert b.of(Measure)
-    assert b.due() == pytest.approx(0.5)
+    assert b.due() == pytest.approx(0.25)
     b.memory(9 * GIB, 4711).memory(9 * GIB, 4711).memory(5 * GIB).memory(1 * GIB)
     assert b.record.state == "stopping"
     assert b.tick(0.5).of(Measure)

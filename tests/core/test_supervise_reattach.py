@@ -92,7 +92,7 @@ def test_gone_holds_its_gpu_until_the_memory_is_back() -> None:
     b = again(Bench().command(on_gpu(1)).spawned().tick(0.1).probe())
     assert b.record.state == "stopping"
     assert b.of(Measure)
-    assert b.due() == pytest.approx(0.5)
+    assert b.due() == pytest.approx(0.25)
     b.memory(GIB).memory(0).memory(0).memory(0).memory(0)
     assert b.record.state == "failed"
 

@@ -171,6 +171,7 @@ def test_beyond_loopback_without_a_token(make: Make) -> None:
         ),
         (["control", "--listen", "8801"], "--listen: '8801' is not HOST:PORT"),
         (["control", "--settle-timeout", "60"], "60 has no unit"),
+        (["control", "--settle-timeout", "never"], "--settle-timeout: never is not possible"),
         (["status", "--control", "box1:8801"], "'box1:8801' is not the address of control"),
         (["adopt", "--report", "r.json"], "no.* named"),
         (

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from scripts.fleet import Fleet
+from scripts.fleet import Fleet, wait_for
 from tests.e2e.conftest import Make, fake, model, write_catalog
 
 MODELS = {"alpha": model(fake("--alias", "alpha"))}
@@ -146,3 +149,24 @@ def test_status_has_the_shape_that_scripts_read(make: Make) -> None:
     assert set(shard.split()) <= set(first["replicas"]["shards"][0])
     whole = "schema leader settling blocked catalog nodes models replicas stops_pending warnings"
     assert set(whole.split()) <= set(document)
+
+
+def test_watching_ends_with_ctrl_c_and_nothing_else(make: Make) -> None:
+    """A stream of JSON is JSON Lines; a control that restarts meanwhile does not end it."""
+    fleet = make(MODELS)
+    fleet.start("control", "agent")
+    fleet.ready("alpha")
+    command = [sys.executable, "-m", "llmgw", "status", "--watch", "-o", "json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=fleet.env, stdout=pipe, stderr=pipe, text=True) as watch:
+        assert watch.stdout
+        assert json.loads(watch.stdout.readline())["leader"]["epoch"] == 1
+        fleet.kill("control")
+        fleet.start("control")
+        wait_for(lambda: fleet.life("control"), "control")
+        epochs = (json.loads(line)["leader"] for line in watch.stdout)
+        assert next(e for e in epochs if e and e["epoch"] == 2)
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(10) == 130
+        assert watch.stderr
+        assert "Traceback" not in watch.stderr.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -55,6 +55,14 @@ def loaded(*replicas: RouteReplica, **more: Any) -> RouteModel:
     return RouteModel(status="loaded", replicas=replicas, **more)
 
 
+def facts(line: str) -> dict[str, Any]:
+    """The key=value pairs of a log line; figures as numbers."""
+    pairs = (word.partition("=") for word in shlex.split(line) if "=" in word)
+    return {
+        k: float(v) if v.replace(".", "", 1).isdigit() else v.removeprefix("-") for k, _, v in pairs
+    }
+
+
 class Rig:
     """The gateway's data path in this process, its sweeper in the test's hand."""
 
@@ -80,7 +88,7 @@ class Rig:
         self.port = 0
 
     def _line(self, data: bytes) -> None:
-        self.log += [json.loads(line) for line in data.splitlines()]
+        self.log += [facts(line) for line in data.decode().splitlines()]
 
     async def engine(self, script: Script = hello, name: str = "e1", port: int = 0) -> Engine:
         engine = Engine(script, name)

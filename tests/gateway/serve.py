@@ -3,6 +3,7 @@
 import sys
 
 import msgspec
+import structlog
 
 from llmgw.errors import LlmgwError
 from llmgw.gateway.main import run
@@ -13,6 +14,10 @@ def main() -> int:
     def path(kind: type, value: object) -> object:
         return kind(value)
 
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     settings = msgspec.convert(msgspec.json.decode(sys.argv[1]), GatewaySettings, dec_hook=path)
     try:
         return run(settings)

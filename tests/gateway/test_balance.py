@@ -161,8 +161,8 @@ def test_a_replica_that_left_the_table_counts_until_its_last_request() -> None:
     assert [t.name for t in gone] == ["m"]
     assert gone[0].gave_up
     assert fleet.demand("g", 1, 1.0).in_flight == {"a": 2}
-    assert not fleet.release(a, 2.0)
-    assert fleet.release(a, 2.0), "control waits for this one"
+    assert not a.left(2.0)
+    assert a.left(2.0), "control waits for this one"
     assert fleet.demand("g", 2, 2.0).in_flight == {}
 
 
@@ -183,7 +183,7 @@ def test_demand_says_all_there_is() -> None:
     fleet.apply(RouteTable(version=7, models={"m": model(replica("a"), replica("b"))}), 0.0)
     a, b = fleet.targets["m"].endpoints
     a.in_flight = 1
-    fleet.release(a, 5.0)
+    assert not a.left(5.0)
     b.failed("is away", 5.0)
     fleet.targets["m"].waiting = {Waiter(): None}
     demand = fleet.demand("g", 3, 6.5)

@@ -119,8 +119,8 @@ def test_it_serves_and_ends_on_term(tmp_path: Path) -> None:
                 assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
                 gateway.popen.send_signal(signal.SIGTERM)
                 assert await gateway.end() == EXIT_OK
-                (line,) = [x for x in gateway.log() if x["event"] == "request"]
-                assert (line["status"], line["replica"]) == (200, "e1")
+                (line,) = [x for x in gateway.log_path.read_text().splitlines() if " request " in x]
+                assert " status=200 model=m replica=e1 " in line
                 with pytest.raises(UnreachableError):
                     handover.hello(tmp_path / "s")
 

@@ -1,12 +1,10 @@
 """Counters and log lines: what Prometheus and people read."""
 
-import json
-
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
 from llmgw.gateway.answer import Answer
 from llmgw.gateway.balance import Fleet
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.meter import Access, Meter
+from llmgw.gateway.meter import LINES_MAX, Access, Meter
 
 
 class Nobody:
@@ -51,31 +49,56 @@ def test_the_exposition_is_prometheus_text() -> None:
         assert f"# TYPE {family} " in text
 
 
-def test_a_line_holds_no_query_and_is_whole_json() -> None:
+def test_a_line_says_what_became_of_a_request_and_holds_no_query() -> None:
     written: list[bytes] = []
     wall = iter([1_764_506_000.25, 1_764_506_000.999, 1_764_506_001.0])
     access = Access(written.append, lambda: next(wall))
     request = Request(b"POST", b"/v1/models?key=secret", {}, [])
     answer = Answer(Nobody(), request, b"id-1", keep_alive=True)
-    for _ in range(3):
+    for end, why in (("ok", ""), ("broken", 'r1 broke "off"'), ("ok", "one-word")):
         access.request(
             request,
             answer,
             model="m",
             replica="r",
-            key="bob",
+            key="",
             seconds=0.0123,
             first_s=0.01,
             waited_s=0.0,
-            end="ok",
-            why="",
+            end=end,
+            why=why,
         )
     assert not written, "lines go out together, once a second"
     access.flush()
     access.flush()
+    start = "request  id=id-1 method=POST path=/v1/models status=0 model=m replica=r key=- bytes=0 "
+    start += "ms=12.3 first_ms=10.0 waited_ms=0"
+    assert written[0].decode().splitlines() == [
+        f"2025-11-30T12:33:20Z info    {start} end=ok",
+        f'2025-11-30T12:33:20Z warning {start} end=broken why="r1 broke \\"off\\""',
+        f"2025-11-30T12:33:21Z info    {start} end=ok why=one-word",
+    ]
+    assert len(written) == 1
+
+
+def test_lines_do_not_pile_up() -> None:
+    written: list[bytes] = []
+    access = Access(written.append, lambda: 0.0)
+    request = Request(b"GET", b"/v1/\xc3\xa9 \n", {}, [])
+    answer = Answer(Nobody(), request, b"id-1", keep_alive=True)
+    for _ in range(LINES_MAX):
+        access.request(
+            request,
+            answer,
+            model="",
+            replica="",
+            key="",
+            seconds=0.0,
+            first_s=0.0,
+            waited_s=0.0,
+            end="refused",
+            why="",
+        )
     (data,) = written
-    lines = [json.loads(line) for line in data.splitlines()]
-    assert [line["timestamp"][-7:] for line in lines] == ["20.250Z", "20.999Z", "21.000Z"]
-    assert lines[0]["event"] == "request"
-    assert (lines[0]["path"], lines[0]["ms"], lines[0]["key"]) == ("/v1/models", 12.3, "bob")
-    assert b"secret" not in data
+    assert data.count(b"\n") == LINES_MAX
+    assert 'path="/v1/é \\n"' in data.decode()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from tests.sim.run import Failure, Total, run_seed
+from tests.sim.script import rewrite
 
 
 def main() -> int:
@@ -17,7 +19,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     parser.add_argument("--all", action="store_true", help="go on after a failure, print one line each")
+    parser.add_argument("--rewrite", nargs="*", type=Path, metavar="FILE", help="traces of scripts")
     args = parser.parse_args()
+    if args.rewrite is not None:
+        for path in rewrite(args.rewrite):
+            print(f"rewritten: {path}")
+        return 0
     if args.seed is not None:
         return one(args.seed, verbose=args.verbose)
     return many(args)

@@ -35,4 +35,4 @@ def iso(now_s: float) -> str:
     """Wall time for people, as the agents write it."""
     minutes, seconds = divmod(now_s, 60)
     hours, minutes = divmod(int(minutes), 60)
-    return f"2026-01-01T{hours:02}:{minutes:02}:{seconds:06.3f}Z"
+    return f"2026-01-01T{hours:02}:{minutes:02}:{int(seconds):02}Z"

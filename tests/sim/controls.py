@@ -46,8 +46,8 @@ class Inventory(Struct, frozen=True):
 @dataclass
 class Session:
     id: str
-    node: str
-    boot_id: str
+    report: m.NodeReport
+    count: int
     peer: Peer
     heard_s: float
     n: int = 0
@@ -58,6 +58,10 @@ class Session:
     pushing: bool = False
     #: its agent has stored our epoch and answered with its inventory
     fenced: bool = False
+
+    @property
+    def node(self) -> str:
+        return self.report.node
 
     def ack(self, applied: int) -> None:
         self.applied = max(self.applied, applied)
@@ -74,6 +78,9 @@ class Control:
         self.uuid = ""
         self.sessions: dict[str, Session] = {}
         self.table = RouteTable()
+        #: for the judge: what gateways have told this very process
+        self.gateways: set[str] = set()
+        self.used_s: dict[str, float] = {}
         #: the highest table any gateway has told of
         self.table_seen = 0
         self.started_s = 0.0
@@ -119,6 +126,7 @@ class Control:
         self.expected = frozenset(r.node for r, silent in memory.nodes if not silent)
         self.remembered = bool(memory.nodes)
         self.last_new_s, self.settled, self.table_seen = None, False, 0
+        self.gateways, self.used_s = set(), {}
         sim.say(self.url, "control starts", f"epoch {epoch}, {len(memory.nodes)} nodes remembered")
         self._tick()
 
@@ -166,6 +174,7 @@ class Control:
     def observe(self, event: s.Event) -> None:
         assert self.state is not None
         self.state = self.sim.core.observe(self.state, event, self.sim.clock.now)
+        self.sim.judge.settling_for(self)
         self.wake()
 
     def wake(self) -> None:
@@ -202,23 +211,28 @@ class Control:
         for node in self.state.nodes.values():
             for shard in node.shards:
                 r = shard.report
-                if r.state == "unknown" and not r.model:
+                if r.state == "unknown":
                     self._send(node.report.node, m.StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator"))
 
     # ------------------------------------------------------------ agents
 
-    def register(self, report: m.NodeReport, peer: Peer) -> m.Registered:
-        """With a file lease no older control can be there; with another, the fence must be answered first."""
+    def register(self, report: m.NodeReport, peer: Peer, count: int) -> m.Registered:
+        """With a file lease no older control can be there; with another, the fence must be answered first.
+
+        `count` rises with every registration of one agent process: one that arrives late, behind a newer one, is refused.
+        """
         state = self._listening()
         node, now = report.node, self.sim.clock.now
         old = self.sessions.get(node)
-        if old is not None and old.boot_id != report.boot_id and now - old.heard_s < s.SESSION_TTL_S:
+        if old is not None and old.report.boot_id != report.boot_id and now - old.heard_s < s.SESSION_TTL_S:
             raise Unreachable  # 409 duplicate_node
+        if old is not None and old.report.instance == report.instance and count <= old.count:
+            raise Unreachable  # an old inventory on its way for long
         if report.epoch_seen >= state.epoch and report.leader_uuid not in (None, self.uuid):
             self._higher_epoch(report.epoch_seen)
             state = self._listening()
         self._count += 1
-        session = Session(f"{self.uuid}.{self._count}", node, report.boot_id, peer, now)
+        session = Session(f"{self.uuid}.{self._count}", report, count, peer, now)
         self.sessions[node] = session
         ours = report.epoch_seen == state.epoch and report.leader_uuid == self.uuid
         session.fenced = ours or self.sim.lease.kind == "file"
@@ -228,7 +242,6 @@ class Control:
             if known is None or not known.settled:
                 self.last_new_s = now
             self.observe(s.NodeRegistered(report))
-            self.sim.judge.settling_for(self)
         if not session.fenced:
             self._send(node, m.SendReport())
         return m.Registered(session=session.id, epoch=state.epoch, leader_uuid=self.uuid)
@@ -284,6 +297,12 @@ class Control:
         """The answer carries the newest table: a gateway's long-poll, folded in."""
         self._listening()
         self.table_seen = max(self.table_seen, demand.table)
+        now = self.sim.clock.now
+        self.gateways.add(demand.gateway)
+        for replica, age_s in demand.last_byte.items():
+            self.used_s[replica] = max(self.used_s.get(replica, 0.0), now - age_s)
+        for replica in demand.in_flight:
+            self.used_s[replica] = now
         self.observe(s.Demanded(demand))
         return self.table
 
@@ -496,8 +515,8 @@ class Control:
     ) -> None:
         nodes = ", ".join(sorted({x.node for x in action.shards}))
         words = f"{action.replica} on {nodes} ({reason})"
-        if self.ended.get(action.incarnation) != word:
-            self.ended[action.incarnation] = word
+        if self.ended.get(f"{action.incarnation} {nodes}") != word:
+            self.ended[f"{action.incarnation} {nodes}"] = word
             self.sim.say(self.url, word, f"{words}: {action.why}")
 
 

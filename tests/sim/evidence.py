@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Literal
 
 from llmgw.core.types.messages import Start
 from llmgw.core.types.node import Identified, Key, MemorySeen, Probed, Record, TreeSeen
@@ -44,6 +45,7 @@ def probe(host: Host, record: Record, *, check: bool) -> Probed:
     key, attempt = record.key, record.attempt
     if there is None:
         return Probed(key=key, attempt=attempt, outcome="refused", detail="connection refused")
+    owner: Literal["", "ours", "other"]
     if isinstance(there, Stranger):
         owner = "other" if check else ""
         detail = f"pid {there.pid} listens on {there.port}"
@@ -68,7 +70,8 @@ def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
     if at_pid is not None and at_pid.ticks == record.start_ticks:
         others = tuple(p for e in mine for p in e.pids if p != at_pid.pid)
         return Identified(key=record.key, leader="same", others=others), at_pid
-    there = "other" if at_pid is not None or stranger else "absent"
+    there: Literal["absent", "other"] = "other" if at_pid is not None or stranger else "absent"
+    detail = f"pid {record.pid} is another process now" if there == "other" else "no such process"
     leader = next((e for e in mine if e.leader), None)
     if record.pid is None and leader is not None:
         return (
@@ -84,7 +87,7 @@ def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
         )
     others = tuple(p for e in mine for p in e.pids)
     return (
-        Identified(key=record.key, leader=there, others=others, detail="no such process"),  # type: ignore[arg-type]
+        Identified(key=record.key, leader=there, others=others, detail=detail),
         None,
     )
 

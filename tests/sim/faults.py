@@ -307,6 +307,9 @@ class Chaos:
         agent.crash()
         agent.journal, agent.token = {}, None
         self.sim.judge.epochs.pop(agent.facts.node, None)
+        for engine in agent.host.live():
+            if not engine.signals:  # a drain that was only journaled is forgotten with the journal
+                self.sim.judge.orders.pop(engine.key[1], None)
         self._later(0.5, 8.0, lambda: self._start_agent(agent))
         return f"the journal of {agent.facts.node} is lost"
 

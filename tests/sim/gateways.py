@@ -85,7 +85,7 @@ class Gateway:
                 self.sim.clock.after(request.ends_s, lambda r=request: self._ends(r))
 
     def _byte(self, replica: str) -> None:
-        self.last_byte_s[replica] = self.sim.used_s[replica] = self.sim.clock.now
+        self.last_byte_s[replica] = self.sim.clock.now
 
     def _choose(self, name: str) -> tuple[RouteReplica, Engine] | None:
         model = self.table.models.get(name)

@@ -275,12 +275,14 @@ class Judge:
         """Its engine listens there, or its node cannot tell us that it does not."""
         node, _, port = route.endpoint.removeprefix("http://").partition(":")
         agent = self.sim.agents[node]
-        there = agent.host.listener(int(port))
-        if isinstance(there, Engine) and there.key[1] == route.incarnation:
+        listener = agent.host.listener(int(port))
+        if isinstance(listener, Engine) and listener.key[1] == route.incarnation:
             return True
+        there = control.state.nodes.get(node) if control.state is not None else None
         link, told = agent.links.get(control.url), control.sessions.get(node)
-        talks = agent.up and link is not None and told is not None and told.id == link.session
-        return not talks
+        if link is None or told is None or there is None or not agent.up:
+            return True
+        return not (there.settled and there.connected and told.id == link.session)
 
     # ------------------------------------------------------------ the end
 

@@ -82,7 +82,7 @@ class Link:
         control = agent.sim.controls[self.url]
         agent.sim.net.call(
             (agent.facts.node, self.url),
-            lambda: control.register(report, self._peer(life)),
+            lambda: control.register(report, self._peer(life), asked),
             reply,
             failed,
         )

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Record
 from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
 from tests.sim.world import Engine
 
@@ -31,16 +30,21 @@ class Order(Struct, frozen=True, kw_only=True):
     needless: str = ""
 
 
-def alive(sim: Simulation, control: Control, model: str) -> Iterator[tuple[str, Record]]:
-    """Every shard anywhere that somebody means to run for the model: its node and record, from the agents' own books."""
+def alive(sim: Simulation, control: Control, model: str) -> Iterator[tuple[str, Start]]:
+    """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there."""
     assert control.state is not None
     for name, agent in sim.agents.items():
+        there = {e.key: e.start for e in agent.host.live()}
         for record in agent.records.values():
-            claims = control.state.catalog.resolve(record.start.model)
-            if claims is None or claims.name != model or record.ended:
-                continue
-            if record.desired == "running" and record.state != "stopping" and record.key[1] not in sim.judge.orders:
-                yield name, record
+            if record.ended or record.desired != "running" or record.state == "stopping":
+                there.pop(record.key, None)
+            else:
+                there.setdefault(record.key, record.start)
+        for start in there.values():
+            claims = control.state.catalog.resolve(start.model)
+            if claims is not None and claims.name == model:
+                if start.incarnation not in sim.judge.orders:
+                    yield name, start
 
 
 def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) -> str:
@@ -48,9 +52,10 @@ def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) ->
     state = control.state
     assert state is not None
     model = state.catalog.models[start.model]
-    there = {r.key[1]: r for node, r in alive(sim, control, start.model) if not _unknown(control, node, r)}
+    known = alive(sim, control, start.model)
+    there = {x.incarnation: x for node, x in known if not _unknown(control, node, x)}
     if roll:
-        drifted = [r for r in there.values() if _drifted(model, r)]
+        drifted = [x for x in there.values() if _drifted(model, x)]
         return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
     waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
     wanted = model.scaling.min or (1 if waiting else 0)
@@ -59,20 +64,20 @@ def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) ->
     return f"{wanted} wanted, {sorted(there)} run or are on their way"
 
 
-def _unknown(control: Control, node: str, record: Record) -> bool:
+def _unknown(control: Control, node: str, start: Start) -> bool:
     """On a node that this control has not heard (or not since), and in no picture it was given (lost or old inventory)."""
     assert control.state is not None
     there = control.state.nodes.get(node)
     if there is None:
         return True
-    if record.key in {(x.report.shard, x.report.incarnation) for x in there.shards}:
+    if start.incarnation in {x.report.incarnation for x in there.shards}:
         return False
     return not (there.settled and there.connected)
 
 
-def _drifted(model: Model, record: Record) -> bool:
-    profile = model.profile(record.start.profile)
-    return profile is not None and profile.fingerprint_on("") != record.start.fingerprint
+def _drifted(model: Model, start: Start) -> bool:
+    profile = model.profile(start.profile)
+    return profile is not None and profile.fingerprint_on("") != start.fingerprint
 
 
 def why_stop(
@@ -110,7 +115,7 @@ def _idle(sim: Simulation, control: Control, engine: Engine) -> str:
     timeout = model.scaling.idle_timeout_s
     replica = engine.start.replica
     heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
-    used = sim.used_s.get(replica, 0.0)
+    used = control.used_s.get(replica, 0.0)
     old = [r for g in heard for r in g.on(engine) if now - r.began_s > DEMAND_LAG_S]
     if old:
         return f"{len(old)} requests run on it"
@@ -150,17 +155,14 @@ def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
     if model is None:
         return "its model is gone"
     others = {
-        r.key[1]: r for _, r in alive(sim, control, model.name) if r.key[1] != engine.key[1]
+        x.incarnation: x
+        for _, x in alive(sim, control, model.name)
+        if x.incarnation != engine.key[1]
     }
-    twins = [r for r in others.values() if r.start.replica == engine.start.replica]
-    if len(others) + 1 <= model.scaling.max and not twins and not _drifted_engine(model, engine):
+    twins = [x for x in others.values() if x.replica == engine.start.replica]
+    if len(others) + 1 <= model.scaling.max and not twins and not _drifted(model, engine.start):
         return f"{len(others)} others run, max is {model.scaling.max}"
     return "" if others else "nothing else runs"
-
-
-def _drifted_engine(model: Model, engine: Engine) -> bool:
-    profile = model.profile(engine.start.profile)
-    return profile is not None and profile.fingerprint_on(engine.host) != engine.start.fingerprint
 
 
 def _short(sim: Simulation, control: Control, engine: Engine) -> str:

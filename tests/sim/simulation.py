@@ -111,17 +111,21 @@ class Simulation:
         self.odds = Odds()
         self.trace: list[tuple[float, str, str, str]] = []
         self.died_s: dict[str, float] = {}
-        #: the last byte any client truly got, by replica
-        self.used_s: dict[str, float] = {}
         self.behave: Callable[[Start], Manners] = lambda _: Manners()
         self.judge = Judge(self)
         self.lease = Lease()
         self.net = Network(self.clock, rng)
-        self.hosts = {k: Host(k, gpus, self.clock, self.died_s) for k, (_, gpus) in nodes.items()}
-        self.agents = {k: Agent(self, self.hosts[k], facts) for k, (facts, _) in nodes.items()}
+        self.hosts: dict[str, Host] = {}
+        self.agents: dict[str, Agent] = {}
+        for facts, gpus in nodes.values():
+            self.add(facts, gpus)
         self.controls = {url: Control(self, url) for url in urls}
         self.gateways: list[Gateway] = []
         self._ids = 0
+
+    def add(self, facts: n.NodeFacts, gpus: tuple[Gpu, ...]) -> None:
+        host = self.hosts[facts.node] = Host(facts.node, gpus, self.clock, self.died_s)
+        self.agents[facts.node] = Agent(self, host, facts)
 
     # ------------------------------------------------------------ for all
 

@@ -24,7 +24,7 @@ def order(state: State, r: Replica) -> tuple[object, ...]:
     nodes = sorted(s.node for s in r.members)
     return (
         r.state == "draining",
-        not (not state.settling and r.incarnation in state.routed),
+        not _serves(state, r),
         not r.complete_and_ready,
         bool(r.drift),
         -r.in_flight,
@@ -32,6 +32,11 @@ def order(state: State, r: Replica) -> tuple[object, ...]:
         r.incarnation,
         nodes[0] if nodes else "",
     )
+
+
+def _serves(state: State, r: Replica) -> bool:
+    """Routed, and the picture is whole enough for that to count (A35)."""
+    return not state.settling and r.incarnation in state.routed
 
 
 def rivals(state: State, groups: list[Group]) -> dict[str, Lost]:
@@ -46,7 +51,7 @@ def rivals(state: State, groups: list[Group]) -> dict[str, Lost]:
             lost[r.incarnation] = Lost(
                 first,
                 "duplicate_replica",
-                f"{_words(first)} is kept as {r.replica}: {_because(first, r)}",
+                f"{_words(first)} is kept as {r.replica}: {_because(state, first, r)}",
             )
     _surplus(state, [g for g in ranked if g.incarnation not in lost], lost)
     _ports([g for g in ranked if g.incarnation not in lost], lost)
@@ -80,7 +85,7 @@ def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
                 first,
                 "duplicate_replica",
                 f"{r.model} runs {len(others) + 1} times, max is {model.scaling.max}; "
-                f"{_words(first)} is kept: {_because(first, r)}",
+                f"{_words(first)} is kept: {_because(state, first, r)}",
             )
         else:
             others.append(r)
@@ -142,10 +147,12 @@ def _words(r: Replica) -> str:
     return f"{r.replica} on {nodes}"
 
 
-def _because(kept: Replica, other: Replica) -> str:
+def _because(state: State, kept: Replica, other: Replica) -> str:
     """The first point of the total order on which they differ, in words."""
     if (kept.state == "draining") != (other.state == "draining"):
         return "the other is draining"
+    if _serves(state, kept) != _serves(state, other):
+        return "it is the one that is routed"
     if kept.complete_and_ready != other.complete_and_ready:
         return f"it is {kept.state}, the other {other.state}"
     if bool(kept.drift) != bool(other.drift):

@@ -161,12 +161,30 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
 
 
 def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> ShardReport:
-    """A record its agent cannot read is the one we knew under that name: unreadable is not absent (A39)."""
-    if report.incarnation or report.state != "unknown":
+    """A record its agent cannot read is the one we knew under that name: unreadable is not absent (A39).
+
+    Its file's name tells the shard and mostly the incarnation, never what it holds. Attempt and port stay as reported,
+    for the agent's digest is made of them; the port that we know is held beside it.
+    """
+    if report.state != "unknown" or report.model:
         return report
-    known = (s.report for s in before.values() if s.report.shard == report.shard)
-    old = next(known, None)
-    return report if old is None else replace(old, state="unknown", error=report.error)
+    same = (
+        s.report
+        for s in before.values()
+        if s.report.shard == report.shard and report.incarnation in ("", s.report.incarnation)
+    )
+    old = next(same, None)
+    if old is None:
+        return report
+    ports = old.ports | ({"before": old.port} if old.port else {})
+    return replace(
+        old,
+        state="unknown",
+        error=report.error,
+        attempt=report.attempt,
+        port=report.port,
+        ports=ports,
+    )
 
 
 def _believed(shard: Shard) -> bool:
@@ -205,7 +223,8 @@ def _changed(state: State, event: ShardsChanged, now: float) -> State:
     if node is None or not node.settled:
         return state
     before = {s.key: s for s in node.shards}
-    fresh = tuple(_seen(event.node, s, before, now) for s in event.shards)
+    told = (_recognised(s, before) for s in event.shards)
+    fresh = tuple(_seen(event.node, s, before, now) for s in told)
     after = before | {s.key: s for s in fresh}
     gone = set(event.gone)
     dropped = {(r.shard, r.incarnation) for r in event.refused}

@@ -47,6 +47,7 @@ def spawned(record: Record, event: Spawned, address: str, now: float) -> Record:
         watch=Watch(
             identified=True,
             verified=True,
+            began_s=now,
             due_s=now + record.start.start_timeout_s,
             probe_s=now + FIRST_PROBE_S,
             story=record.watch.story,

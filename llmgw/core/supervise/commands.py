@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise.claims import refuse_start
+from llmgw.core.supervise.claims import ID, refuse_start
 from llmgw.core.supervise.fence import fence
 from llmgw.core.supervise.table import move
 from llmgw.core.supervise.teardown import begin, grace_s
@@ -112,9 +112,13 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
 
 def _unknown(state: AgentState, event: CommandReceived, key: Key) -> Answer:
     """Nothing of it is here: said, so that a repeat after a lost answer ends. Another incarnation is not meant."""
-    others = [r for r in state.records.values() if r.start.shard == key[0] and not r.ended]
+    shard, incarnation = key
+    replica, _, rank = shard.rpartition("/")
+    if not (ID.fullmatch(replica) and rank.isdecimal() and ID.fullmatch(incarnation)):
+        return state, (_refusal(event, "bad_name", "", f"{key} names no shard"),)
+    others = [r for r in state.records.values() if r.start.shard == shard and not r.ended]
     if others:
-        why = f"{key[0]} is incarnation {others[0].start.incarnation} here, not {key[1]}"
+        why = f"{shard} is incarnation {others[0].start.incarnation} here, not {incarnation}"
         return state, (_refusal(event, "other_incarnation", "", why),)
     return state, (DeleteRecord(key),)
 

@@ -15,8 +15,8 @@ from llmgw.core.supervise.attempts import fail
 from llmgw.core.supervise.table import UP, move
 from llmgw.core.types.node import AgentState, Effect, Probe, Probed, Record
 
-#: Probing a newcomer: quick at first, so that a wake-up is not longer than the engine's own start.
-QUICK_S, QUICK_TRIES, LOADING_S = 0.05, 40, 0.25
+#: Probing a newcomer: a share of the time it took so far, so that waiting adds little to any engine's own start.
+QUICK_S, LOADING_S, SHARE = 0.025, 0.25, 0.03
 #: Probing what is up.
 STEADY_S = 2.0
 
@@ -29,7 +29,6 @@ def probed(state: AgentState, record: Record, event: Probed, now: float) -> Reco
     watch = replace(
         record.watch,
         probing=False,
-        tries=record.watch.tries + 1,
         last_probe=event.detail or event.outcome,
         owned=record.watch.owned or (event.outcome == "ok" and event.owner != "other"),
     )
@@ -40,7 +39,7 @@ def probed(state: AgentState, record: Record, event: Probed, now: float) -> Reco
 
 
 def _coming_up(record: Record, event: Probed, now: float) -> Record:
-    pause = QUICK_S if record.watch.tries < QUICK_TRIES else LOADING_S
+    pause = min(max(SHARE * (now - record.watch.began_s), QUICK_S), LOADING_S)
     record = replace(record, watch=replace(record.watch, probe_s=now + pause))
     if event.outcome == "loading":
         return _loading(record, event, now)

@@ -55,7 +55,8 @@ def identified(facts: NodeFacts, record: Record, event: Identified, now: float) 
     if event.rebuilt is not None and record.partial:
         record = replace(record, start=event.rebuilt, error=None)
     verdict = judge(record, event, facts.boot_id)
-    fresh = Watch(identified=True, look_s=now, probe_s=now, due_s=now, story=record.watch.story)
+    story = record.watch.story
+    fresh = Watch(identified=True, began_s=now, look_s=now, probe_s=now, due_s=now, story=story)
     record = replace(record, watch=fresh)
     match verdict:
         case "ours":

@@ -30,7 +30,7 @@ LOOK_S, STUCK_LOOK_S = 0.25, 2.0
 #: After this long without effect a KILL is repeated (a fork may have raced it) and the shard says that it is stuck.
 KILL_WAIT_S = 10.0
 #: Freed GPU memory: it has stopped falling for so many samples in a row; or nobody can measure it, for so long (A43).
-MEASURE_S, MEMORY_SAMPLES, BLIND_S = 0.5, 3, 60.0
+MEASURE_S, MEMORY_SAMPLES, BLIND_S = 0.25, 3, 60.0
 
 CAUSE: dict[Ending, str] = {"restart": "retry", "failed": "fail", "stopped": "stop"}
 

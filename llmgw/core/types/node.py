@@ -59,11 +59,12 @@ class Watch(Struct, frozen=True, kw_only=True):
     gone_s: float = 0.0
     #: starting: give up at; tear-down: the next harder step at
     due_s: float = 0.0
+    #: this attempt's start, or when it was taken up again
+    began_s: float = 0.0
     #: when to probe next (`probing`: one is under way), and to look at tree, memory or identity next
     probe_s: float = 0.0
     probing: bool = False
     look_s: float = 0.0
-    tries: int = 0
     #: results of the last `ready.of` probes, newest last
     probes: tuple[bool, ...] = ()
     #: the listener on its port was seen to be ours

@@ -57,7 +57,7 @@ class RouteTable(Struct, frozen=True, kw_only=True):
 class Demand(Struct, frozen=True, kw_only=True):
     """One gateway process's whole present state. `last_byte` is the age in seconds of the last byte sent, per replica.
 
-    A lower `n` of the same `gateway` is old and ignored. `failing` names replicas whose endpoint refused of late.
+    A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica.
     """
 
     gateway: str

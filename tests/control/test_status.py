@@ -1,0 +1,112 @@
+"""`llmgw.status/1`: every key of the contract, times as text, and what needs attention (contract/cli.md)."""
+
+from typing import Any
+
+from llmgw.core.types.messages import Capacity, Foreign, Gpu, Resources
+from tests.control.bench import CATALOG, ON_DEMAND, Agent, Bench, engine, scenario
+
+KEYS = {
+    "schema leader settling blocked catalog nodes models replicas stops_pending warnings",
+    "name epoch lease standbys",
+    "path version error",
+    "node state since version gpus power_w power_budget_w engines",
+    "uuid index name memory reserved used foreign",
+    "name aliases state min max ready waiting idle_until why",
+    "replica incarnation model profile state have want endpoint in_flight since adopted_at drift breaker shards",
+    "shard node gpus port pid state progress compute error",
+}
+GIB = 1 << 30
+GPU = Gpu(
+    uuid="GPU-0", name="RTX 3090", memory_bytes=24 * GIB, memory_used_bytes=19 * GIB, power_w=212.0
+)
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict):
+        return [value, *(o for v in value.values() for o in objects(v))]
+    return [o for v in value for o in objects(v)] if isinstance(value, list) else []
+
+
+@scenario
+async def test_every_key_of_the_contract_is_there(bench: Bench) -> None:
+    async with bench.running():
+        other = Foreign(pid=9, gpu="GPU-0", memory_bytes=GIB)
+        capacity = Capacity(power_w=300.0)
+        agent = Agent(bench, gpus=(GPU,), version="0.1.0", capacity=capacity, foreign=(other,))
+        agent.runs(engine(gpus=("GPU-0",), resources=Resources(gpu_memory_bytes=18 * GIB)))
+        await agent.register()
+        status = await bench.get("/api/v1/status")
+        found = objects(status)
+        for keys in KEYS:
+            assert any(set(keys.split()) <= set(o) for o in found), keys
+        (node,) = status["nodes"]
+        assert (node["state"], node["power_w"], node["power_budget_w"]) == ("ready", 212.0, 300.0)
+        (gpu,) = node["gpus"]
+        assert (gpu["reserved"], gpu["used"], gpu["foreign"]) == (18 * GIB, 19 * GIB, GIB)
+        (replica,) = status["replicas"]
+        assert replica["since"] == "2026-01-01T00:00:00Z"
+        assert status["leader"]["lease"] == "file"
+        assert status["settling"] is None
+
+
+@scenario
+async def test_a_loading_model_says_how_far_it_is(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench)
+        agent.runs(engine(state="loading", progress=0.63))
+        await agent.register()
+        (model,) = (await bench.get("/api/v1/status"))["models"]
+        assert (model["state"], model["why"]) == ("loading", "loading on box1, 63%")
+
+
+@scenario
+async def test_a_model_that_fits_nowhere_names_the_tightest_resource(bench: Bench) -> None:
+    bench.catalog.write_text(CATALOG.replace("1GiB", "100GiB"))
+    async with bench.running():
+        agent = Agent(bench, capacity=Capacity(host_memory_bytes=64 * GIB))
+        await agent.register()
+        (model,) = (await bench.get("/api/v1/status"))["models"]
+        assert model["state"] == "waiting"
+        assert "64.0 of 64.0 GiB free, 100.0 needed" in model["why"]
+        assert len(bench.events("wait")) == 1
+
+
+@scenario
+async def test_when_an_idle_model_goes_to_sleep_and_when_a_stop_is_due(bench: Bench) -> None:
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running():
+        agent = Agent(bench)
+        agent.runs(engine())
+        agent.runs(engine("gone-1", model="gone", port=18001, state="loading"))
+        await agent.register()
+        status = await bench.get("/api/v1/status")
+        now = bench.clock.moment(bench.clock.now)
+        assert status["models"][0]["idle_until"] == now.iso(now.mono + 600)
+        (stop,) = status["stops_pending"]
+        assert (stop["shard"], stop["reason"]) == ("gone-1/0", "model_removed")
+        assert stop["at"] == now.iso(now.mono + 60)
+        await bench.later(10)
+        assert (await bench.get("/api/v1/status"))["stops_pending"][0]["at"] == stop["at"]
+
+
+@scenario
+async def test_f63_when_every_node_is_silent_the_fault_is_here(bench: Bench) -> None:
+    async with bench.running():
+        for n in (1, 2):
+            agent = Agent(bench, f"box{n}")
+            agent.runs(engine(f"alpha-{n}", port=18000 + n))
+            await agent.register()
+        await bench.later(20)
+        status = await bench.get("/api/v1/status")
+        assert [n["state"] for n in status["nodes"]] == ["unreachable", "unreachable"]
+        assert "none of 2 nodes answers" in status["warnings"][0]
+
+
+@scenario
+async def test_f59_unknown_gpus_and_old_agents_are_warnings(bench: Bench) -> None:
+    async with bench.running():
+        await Agent(bench, gpus=None).register()
+        await Agent(bench, "box2", protocol=0).register()
+        first, second = (await bench.get("/api/v1/status"))["warnings"]
+        assert "GPUs of box1 are not known" in first
+        assert "agent on box2 is too old" in second

@@ -1,0 +1,117 @@
+"""Cores with one law taken out each: what the simulator must find, else it watches nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from llmgw.core.adopt.survey import Survey
+from llmgw.core.reconcile.decide import decide
+from llmgw.core.reconcile.fresh import started
+from llmgw.core.reconcile.observe import observe
+from llmgw.core.route import table
+from llmgw.core.supervise import supervise
+from llmgw.core.types import node as n
+from llmgw.core.types.plan import Plan
+from llmgw.core.types.routes import RouteTable
+from llmgw.core.types.state import PLACED, Event, Node, Shard, State
+from tests.sim.simulation import Core
+
+Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
+
+
+def _holds_nothing(shard: Shard) -> Shard:
+    if shard.origin != PLACED:
+        return shard
+    return replace(shard, report=replace(shard.report, gpus=(), port=0, ports={}, state="ready"))
+
+
+def in_flight_is_free(state: State, now: float, found: Survey) -> Plan:
+    """What was placed and not reported yet holds nothing ("work in flight is held", design.md 2)."""
+    nodes = {
+        name: replace(node, shards=tuple(_holds_nothing(s) for s in node.shards))
+        for name, node in state.nodes.items()
+    }
+    return decide(replace(state, nodes=nodes), now, found)
+
+
+def no_settling(*args: Any, **kwargs: Any) -> State:
+    """A control that starts to decide at once (A46)."""
+    return replace(started(*args, **kwargs), settled_s=kwargs["now"])
+
+
+def silence_is_death(state: State, event: Event, now: float) -> State:
+    """A node that is not heard any more runs nothing (F61): its shards are dropped, its model started elsewhere."""
+    after = observe(state, event, now)
+    lost = {k for k, node in after.nodes.items() if not node.connected and node.lost_s is not None}
+    nodes = {k: replace(node, shards=()) if k in lost else node for k, node in after.nodes.items()}
+    return replace(after, nodes=nodes)
+
+
+def gone_when_told(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """The end of the leader is taken for the end of the tree, unverified (F65)."""
+    if isinstance(event, n.TreeSeen):
+        event = replace(event, alive=(), doubtful=())
+    return supervise(state, event, now)
+
+
+def any_epoch(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """The agent obeys whoever has a session, of whatever epoch (F21)."""
+    if isinstance(event, n.CommandReceived) and state.token is not None:
+        command = event.command
+        low = command.epoch < state.token.epoch or command.leader_uuid != state.token.leader_uuid
+        state = replace(state, token=None) if low else state
+    return supervise(state, event, now)
+
+
+def unreadable_is_absent(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """What cannot be looked at is taken for gone (F45)."""
+    if isinstance(event, n.Identified) and event.error:
+        event = replace(event, error="", leader="absent", pid=None, others=(), doubtful=())
+    return supervise(state, event, now)
+
+
+def wanted_long_ago(state: State, event: Event, now: float) -> State:
+    """An adopted on-demand model gets no idle timeout of its own (A22)."""
+    after = observe(state, event, now)
+    fresh = after.wanted_s.keys() - state.wanted_s.keys()
+    quiet = {m for m in fresh if not any(g.demand.waiting.get(m) for g in after.gateways.values())}
+    nodes = {k: _never_ready(node) for k, node in after.nodes.items()} if quiet else after.nodes
+    wanted = after.wanted_s | dict.fromkeys(quiet, -1e6)
+    return replace(after, wanted_s=wanted, nodes=nodes)
+
+
+def _never_ready(node: Node) -> Node:
+    return replace(node, shards=tuple(replace(s, ready_s=None) for s in node.shards))
+
+
+def no_draining_routes(state: State, found: Survey, version: int) -> RouteTable:
+    """Gateways are never told that a replica drains: they go on sending (A65)."""
+    routes = table(state, found, version)
+    models = {
+        name: replace(m, replicas=tuple(replace(r, state="ready") for r in m.replicas))
+        for name, m in routes.models.items()
+    }
+    return replace(routes, models=models)
+
+
+def no_tear_down_memory(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """An agent that restarts its engines without a journal of the intent: the record is written after the spawn (F43)."""
+    after, effects = supervise(state, event, now)
+    if any(isinstance(e, n.Spawn) for e in effects):
+        effects = tuple(e for e in effects if not isinstance(e, n.WriteRecord))
+    return after, effects
+
+
+MUTANTS: dict[str, Core] = {
+    "in flight is free": Core(decide=in_flight_is_free),
+    "no settling": Core(started=no_settling),
+    "silence is death": Core(observe=silence_is_death),
+    "gone when told": Core(supervise=gone_when_told),
+    "any epoch": Core(supervise=any_epoch),
+    "unreadable is absent": Core(supervise=unreadable_is_absent),
+    "wanted long ago": Core(observe=wanted_long_ago),
+    "no draining routes": Core(table=no_draining_routes),
+    "no journal before spawn": Core(supervise=no_tear_down_memory),
+}
