@@ -77,6 +77,8 @@ class Fleet:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.http = httpx.Client(timeout=30, trust_env=False)
         self.node = "box1"
+        #: further parts by name, and what is added to the words of those there are
+        self.more: dict[str, list[str]] = {}
 
     @property
     def inventory(self) -> Path:
@@ -95,13 +97,16 @@ class Fleet:
         }
 
     def words(self, part: str) -> list[str]:
+        """The command line of a part; a name that is neither control nor agent is all in `more`."""
         place = {name: url.removeprefix("http://") for name, url in self.urls.items()}
+        words: list[str] = []
         if part == "control":
             settle = ["--settle-timeout", self.settle_timeout]
-            return [part, "--listen", place[part], "--gateway", place["gateway"], *settle]
-        ports = "{}-{}".format(*self.ports)
-        words = ["--node", self.node, "--listen", place[part], "--ports", ports, "--gpus", "none"]
-        return [part, *words]
+            words = [part, "--listen", place[part], "--gateway", place["gateway"], *settle]
+        elif part == "agent":
+            words = [part, "--node", self.node, "--listen", place[part], "--gpus", "none"]
+            words += ["--ports", "{}-{}".format(*self.ports)]
+        return [*words, *self.more.get(part, ())]
 
     def log(self, part: str) -> Path:
         return self.folder / f"{part}.log"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
@@ -50,7 +51,15 @@ def app(view: View) -> Starlette:
         Route("/healthz", _through(view, _healthz)),
     ]
     guard = Middleware(BaseHTTPMiddleware, dispatch=_Guard(view))
-    return Starlette(routes=routes, middleware=[guard])
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _failed})
+
+
+async def _failed(_request: Request, raised: Exception) -> Response:
+    """No such path, no such method: in the shape of all our errors."""
+    assert isinstance(raised, HTTPException)
+    return error(
+        raised.status_code, "not_found", raised.detail, "GET /v1/status tells what is here"
+    )
 
 
 Answer = Callable[[View, Request], Awaitable[Response]]
@@ -94,7 +103,7 @@ class _Guard:
 
 def foreign_caller(request: Request, names: frozenset[str]) -> str:
     """Why this request is not from a tool of ours, or "": DNS rebinding and cross-site calls end here."""
-    host = host_of(request.headers.get("host", ""))
+    host = host_of(request.headers.get("host", "")).lower()
     if not (host in names or host == "localhost" or _literal(host)):
         return f"Host {host!r} is neither an IP address nor a name of this agent"
     if "origin" in request.headers:

@@ -7,6 +7,7 @@ later. Identity is checked again at the moment of every signal.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -40,6 +41,9 @@ from llmgw.errors import LlmgwError
 log = structlog.get_logger()
 #: How much of a log is read for where the model was put: llama.cpp says it early, and warns a lot before.
 COMPUTE_LOG_BYTES = 256 * 1024
+#: What makes a start fail now and perhaps not later: no memory, no process, no descriptor, no space.
+PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+WATCH_AGAIN_S = 1.0
 
 
 class Performer:
@@ -91,11 +95,13 @@ class Performer:
                 os.close(fd)
         except OSError as e:
             error = f"{prepared.executable} cannot be started on {self.facts.node}: {e.strerror}"
-            again = isinstance(e, BlockingIOError | MemoryError)
-            return SpawnFailed(key=key, attempt=attempt, error=error, fatal=not again)
+            fatal = e.errno not in PASSING
+            return SpawnFailed(key=key, attempt=attempt, error=error, fatal=fatal)
         crash.here("after-Spawn")
-        stat = process.read_stat(child.pid)
-        ticks = stat.ticks if stat else 0
+        ticks = _ticks(child)
+        if ticks is None:
+            error = "it was started but could not be identified, so it was ended at once"
+            return SpawnFailed(key=key, attempt=attempt, error=error)
         self.children[key] = child
         self.known[key] = {child.pid: ticks}
         self.secrets[key] = frozenset(fill.secrets)
@@ -134,7 +140,14 @@ class Performer:
     def _watch(self, record: Record, pid: int, ticks: int) -> None:
         """Post `Exited` when the leader ends; the pidfd cannot become a stranger's."""
         self._unwatch(record.key)
-        fd = process.open_pidfd(pid, ticks)
+        try:
+            fd = process.open_pidfd(pid, ticks)
+        except OSError as e:
+            log.warning(
+                "cannot watch an engine, trying again", shard=record.start.shard, error=str(e)
+            )
+            asyncio.get_running_loop().call_later(WATCH_AGAIN_S, self._watch, record, pid, ticks)
+            return
         if fd is None:
             self._ended(record)
             return
@@ -274,3 +287,16 @@ class Performer:
         await self.devices.read()
         self.post(self.devices.seen(records(), self.known))
         self.post(self.devices.memory(record))
+
+
+def _ticks(child: launch.Child) -> int | None:
+    """Start ticks of our own new child: until it is reaped it is there, if only as a zombie."""
+    try:
+        stat = process.read_stat(child.pid)
+    except OSError:
+        stat = None
+    if stat is None:
+        child.kill()
+        child.wait()
+        return None
+    return stat.ticks

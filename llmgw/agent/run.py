@@ -217,7 +217,7 @@ class _Agent:
             metrics=lambda: _metrics(loop),
             logs=self.logs,
             tokens=frozenset(t for t in (settings.token, settings.operator_token) if t),
-            names=frozenset({settings.node, settings.address, *settings.names}),
+            names=frozenset(n.lower() for n in (settings.node, settings.address, *settings.names)),
         )
 
 

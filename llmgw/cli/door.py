@@ -112,8 +112,10 @@ def _misuse(error: typer.TyperException) -> int:
 
 
 def _bug(error: Exception) -> int:
-    said = " ".join(str(error).split())[:200]
     where = _report(error)
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # a task group wraps what broke it
+    said = " ".join(str(error).split())[:200]
     line = f"llmgw: a bug: {type(error).__name__}: {_redacted(said)}; report in {where}"
     print(line, file=sys.stderr)  # noqa: T201
     return EXIT_BUG
@@ -129,7 +131,7 @@ def _report(error: Exception) -> str:
         f"llmgw {__version__}, Python {sys.version.split()[0]}, {os.uname().sysname} {os.uname().release}",
         f"command: llmgw {' '.join(sys.argv[1:])}",
         "",
-        *traceback.format_exception(error),
+        "".join(traceback.format_exception(error)),
     ]
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     handle, name = tempfile.mkstemp(prefix=f"llmgw-bug-{stamp}-", suffix=".txt")  # 0600

@@ -17,10 +17,13 @@ ASKED = frozenset({"ending"})
 def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:
     """Why it may be stopped now, or ""."""
     asked = drain.reason in ASKED
-    if now - drain.since_s >= timeout_s:
-        return f"drained for {timeout_s:g} s, the limit"
-    patience_s = GATEWAY_SILENT_S if asked else GATEWAY_GONE_S
-    if not drain.version or _unaware(state, drain, patience_s, now):
+    lasted_s = now - drain.since_s
+    unaware = _unaware(state, drain, GATEWAY_SILENT_S if asked else GATEWAY_GONE_S, now)
+    # A gateway that speaks but never takes the table up may delay the end, not prevent it.
+    if lasted_s >= timeout_s and (not unaware or lasted_s >= timeout_s + GATEWAY_GONE_S):
+        still = in_flight(state, replica.replica)
+        return f"drained for {timeout_s:g} s, the limit" + (f", {still} in flight" if still else "")
+    if unaware or not drain.version:
         return ""
     serving = in_flight(state, replica.replica) if asked else may_serve(state, replica, now)
     return "" if serving else "drained, nothing in flight"

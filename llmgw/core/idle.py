@@ -34,9 +34,9 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
     for name, gateway in sorted(state.gateways.items()):
         if silent(gateway, now):
             return f"gateway {name[:8]} has been silent for {now - gateway.heard_s:.0f} s"
-    # Gateways speak each second: one that has not, since control started, is not heard of yet rather than not there.
-    patience_s = GATEWAY_SILENT_S if state.gateways else GATEWAY_GONE_S
-    if now - state.started_s < patience_s:
+    # A gateway that was heard by the last control and not yet by this one may be in the middle of a stream; that
+    # another one has spoken says nothing about it.
+    if now - state.started_s < GATEWAY_GONE_S:
         return f"control started {now - state.started_s:.0f} s ago, a gateway may not have said yet what it serves"
     return ""
 

@@ -145,6 +145,8 @@ def _eligible(node: Node, profile: Profile) -> str:
             return f"label {key} is {report.labels.get(key, 'not set')}, {value} is wanted"
     if profile.fabric not in ("", "any") and profile.fabric not in report.fabrics:
         return f"is not on fabric {profile.fabric}"
+    if profile.weights and not profile.weights_on(report.node):
+        return f"profile {profile.name} names weights for {', '.join(sorted(profile.weights))} only"
     return ""
 
 

@@ -7,6 +7,7 @@ decide.
 
 from __future__ import annotations
 
+from llmgw.core.failed import gave_up
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Judged, Replica
@@ -118,20 +119,5 @@ def _status(
             return "loading", f"{report.state} on {shard.node}{tried}", report.progress
     if coming:
         return "unloaded", f"{coming[0].replica} is {coming[0].state}", None
-    failed = gave_up(state, model)
-    return ("failed" if failed else "unloaded"), failed, None
-
-
-def gave_up(state: State, model: Model) -> str:
-    """Why no new start of the model is worth waiting for until somebody clears it, or "" (A67)."""
-    failures = state.failures.get(model.name, ())
-    if not failures:
-        return ""
-    last = failures[-1]
-    if last.gave_up:
-        return last.error
-    restart = (model.profile(last.profile) or model.profiles[0]).restart
-    count = sum(last.at_s - f.at_s < restart.window_s for f in failures)
-    if count <= restart.max:
-        return ""
-    return f"gave up after {count} failures in {restart.window_s / 60:g} min: {last.error}"
+    said = gave_up(state, model)
+    return ("failed" if said else "unloaded"), said, None

@@ -116,7 +116,8 @@ def test_signals_reach_exactly_who_is_meant(family: tuple[subprocess.Popen[bytes
 
 def test_words_for_people() -> None:
     assert "pytest" in process.command_line(os.getpid())
-    assert process.command_line(2) == "kthreadd"
+    if (kernel := process.read_stat(2)) and kernel.comm == "kthreadd":
+        assert process.command_line(2) == "kthreadd"
     assert process.command_line(1 << 22) == ""
     assert process.environ(1 << 22) == {}
     assert len(process.boot_id()) == 36

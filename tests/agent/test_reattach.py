@@ -253,3 +253,19 @@ def test_dead_engines_wait_for_control_after_a_restart(rig: Rig) -> None:
     assert rig.log().count("answered 503") == 1
     rig.control.down = False
     assert rig.control.shard("alpha-1/0", "ready", attempt=2)
+
+
+@pytest.mark.parametrize("point", ["before-DeleteRecord", "after-DeleteRecord"])
+def test_killed_while_it_forgets(rig: Rig, point: str) -> None:
+    """Control repeats until it hears that it is gone."""
+    rig.start_agent(crash_at=point).registered()
+    rig.ready()
+    rig.stop()
+    rig.control.shard("alpha-1/0", "stopped")
+    rig.forget()
+    rig.crashed()
+    rig.again()
+    assert rig.record_path().exists() is point.startswith("before")
+    rig.forget()
+    rig.control.wait(lambda: ["alpha-1/0", "inc-1"] in rig.control.gone, "gone")
+    assert not rig.record_path().exists()

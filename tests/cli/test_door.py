@@ -58,6 +58,16 @@ def test_a_bug_is_one_line_and_a_report_without_secrets(
     assert "abcdef" not in text
 
 
+def test_the_cause_is_named_not_the_group_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("the cause")])
+    assert door.through(lambda: fail(group)) == 70
+    said = capsys.readouterr().err
+    assert said.startswith("llmgw: a bug: ValueError: the cause; report in ")
+    report = Path(said.split("report in ")[1].strip())
+    assert "the cause" in report.read_text()
+    report.unlink()
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.through(lambda: fail(RuntimeError("x")), debug=True) == 70
     said = capsys.readouterr().err

@@ -105,8 +105,8 @@ def test_a63_a_silent_gateway_may_still_be_serving_until_it_is_out_of_the_count(
         ((), 0.0, "control started 0 s ago, a gateway may not have said yet what it serves"),
         ((), 59.9, "control started 60 s ago, a gateway may not have said yet what it serves"),
         ((), 60.0, ""),
-        (("g",), 9.0, "control started 9 s ago, a gateway may not have said yet what it serves"),
-        (("g",), 10.0, ""),
+        (("g",), 59.0, "control started 59 s ago, a gateway may not have said yet what it serves"),
+        (("g",), 60.0, ""),
     ],
 )
 def test_after_a_restart_of_control_a_gateway_not_heard_yet_may_be_serving(

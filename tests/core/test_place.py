@@ -386,3 +386,15 @@ def test_the_start_message_says_all_the_agent_needs_and_expands_nothing() -> Non
             ),
         ),
     )
+
+
+def test_a_node_that_no_weights_are_named_for_is_refused() -> None:
+    here = profile(weights={"box2": "/m/a.gguf"})
+    cat = catalog(model("alpha", here, low=1))
+    state = settled(cat, node("box1"))
+    answer = place(state, holdings(state), cat.models["alpha"])
+    assert answer.why == "box1: profile main names weights for box2 only"
+    state = settled(cat, node("box1"), node("box2"))
+    answer = place(state, holdings(state), cat.models["alpha"])
+    assert isinstance(answer, Placement)
+    assert answer.spots[0].node == "box2"

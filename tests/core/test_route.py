@@ -11,7 +11,7 @@ from llmgw.core import route
 from llmgw.core.adopt.survey import survey
 from llmgw.core.reconcile.fresh import Memory, started
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.catalog import Catalog, Model, Requests, Restart
+from llmgw.core.types.catalog import Catalog, Model, Requests
 from llmgw.core.types.messages import SHARD_STATES, NodeReport, ShardReport
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
 from llmgw.core.types.state import (
@@ -21,7 +21,6 @@ from llmgw.core.types.state import (
     Published,
     SessionLost,
     State,
-    Tick,
 )
 from tests.core.world import at, catalog, model, node, profile, running, shard
 
@@ -341,28 +340,3 @@ def test_a67_an_agent_that_gave_up_fails_the_model_with_its_last_line() -> None:
 
 def test_a67_one_failure_is_no_failed_model() -> None:
     assert told(failed(failure(1, 1.0))) == ("unloaded", "", None)
-
-
-STRICT = catalog(
-    model("alpha", profile(), profile("b", restart=Restart(max=2, window_s=600.0)), low=1)
-)
-
-
-@pytest.mark.parametrize(
-    ("times", "ran", "said"),
-    [
-        ((0.0, 1.0, 2.0), "b", "gave up after 3 failures in 10 min: exit 2"),
-        ((0.0, 1.0), "b", ""),
-        ((1000.0, 1001.0, 1002.0), "b", "gave up after 3 failures in 10 min: exit 2"),
-        ((0.0, 1.0, 600.0), "b", ""),  # the first one is too long ago
-        ((0.0, 1.0, 2.0), "main", ""),  # its profile allows five
-        ((0.0, 1.0, 2.0, 3.0, 4.0, 5.0), "gone", "gave up after 6 failures in 30 min: exit 5"),
-    ],
-)
-def test_a67_more_failures_than_the_profile_allows_within_its_window_are_a_failed_model(
-    times: tuple[float, ...], ran: str, said: str
-) -> None:
-    failures = [failure(n, t, profile=ran) for n, t in enumerate(times)]
-    state = failed(*failures, cat=STRICT)
-    assert route.gave_up(state, state.catalog.models["alpha"]) == said
-    assert route.gave_up(observe(state, Tick(), 1e9), state.catalog.models["alpha"]) == said

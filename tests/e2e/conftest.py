@@ -28,9 +28,9 @@ def tiny(name: str) -> list[str]:
     return [*llama.server(name), "--host", "${host}", "--port", "${port}"]
 
 
-def model(command: list[str], *, least: int = 1, **more: Any) -> dict[str, Any]:
-    profile = {"name": "main", "command": command, "host_memory": "64MiB"}
-    return {"scaling": {"min": least, "max": 1}, "profiles": [profile], **more}
+def model(command: list[str], *, least: int = 1, **profile: Any) -> dict[str, Any]:
+    one = {"name": "main", "command": command, "host_memory": "64MiB", **profile}
+    return {"scaling": {"min": least, "max": 1}, "profiles": [one]}
 
 
 def write_catalog(path: Path, models: dict[str, Any]) -> Path:

@@ -3,14 +3,16 @@
 import hashlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from scripts.fleet import Fleet, wait_for
+from scripts.fleet import Fleet, free_port, free_range, wait_for
 from tests.e2e.conftest import Make, fake, model, write_catalog
 
 MODELS = {"alpha": model(fake("--alias", "alpha"))}
@@ -107,6 +109,42 @@ def test_a_silent_node_makes_the_plan_incomplete(make: Make) -> None:
     assert (said.returncode, said.stdout) == (3, "")
     assert "no control at" in said.stderr
     assert "no agent at" in said.stderr
+
+
+def own_address() -> str:
+    """An address of this box that is not loopback; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this box has no address but loopback")
+        return str(sock.getsockname()[0])
+
+
+def test_the_agents_of_several_nodes_are_asked_at_their_own_addresses(make: Make) -> None:
+    """With control away the inventory file says where they are; one that is silent makes it exit 3 (A54, A55)."""
+    host = own_address()
+    fleet = make({"alpha": model(fake("--alias", "alpha", "--host", "${host}"), insecure=True)})
+    agents = {"box1": free_port(), "box2": free_port()}
+    for node, port in agents.items():
+        low, high = free_range(3)
+        fleet.more[node] = ["agent", "--node", node, "--state-dir", str(fleet.folder / node)]
+        fleet.more[node] += ["--address", host, "--listen", f"{host}:{port}", "--insecure"]
+        fleet.more[node] += ["--ports", f"{low}-{high}", "--gpus", "none"]
+    fleet.start("control", *agents)
+    shard = fleet.ready("alpha")["shards"][0]
+    wait_for(lambda: len((fleet.survey() or {"nodes": []})["nodes"]) == 2, "both nodes")
+    fleet.kill("control")
+    code, document = plan(fleet)
+    assert (code, document["complete"], document["source"]) == (0, True, "agents")
+    assert [n["node"] for n in document["nodes"]] == ["box1", "box2"]
+    other = "box2" if shard["node"] == "box1" else "box1"
+    fleet.kill(other)
+    said = fleet.llmgw("adopt", "--dry-run")
+    assert said.returncode == 3
+    assert any(line.startswith("? silent") and other in line for line in said.stdout.splitlines())
+    assert f"no agent at {host}:{agents[other]}: connection refused" in said.stderr
+    assert fleet.llmgw("adopt", "--dry-run", "--allow-partial").returncode == 0
 
 
 def test_status_falls_back_to_the_agent_of_this_box(make: Make) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from llmgw.core import drain, idle, roll
+from llmgw.core import drain, failed, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.capacity import Held, holdings
-from llmgw.core.place import NoRoom, counted, place
+from llmgw.core.place import NoRoom, Placement, counted, place
 from llmgw.core.reconcile.observe import waiting_for
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL
@@ -29,9 +29,7 @@ from llmgw.core.types.plan import (
     Verdict,
     Wait,
 )
-from llmgw.core.types.state import Draining, Failure, Node, Shard, State
-
-BACKOFF_CAP_S = 300.0
+from llmgw.core.types.state import Draining, Node, Shard, State
 
 
 class Pass(Struct):
@@ -279,26 +277,11 @@ def _start(p: Pass, model: Model) -> None:
 
 
 def _not_yet(p: Pass, model: Model) -> str:
-    """Why no start of the model may be tried now: given up, backing off, or an older one still being stopped."""
-    failures = p.state.failures.get(model.name, ())
-    if not failures:
-        return ""
-    last = failures[-1]
-    restart = model.profiles[0].restart
-    recent = [f for f in failures if p.now - f.at_s < restart.window_s]
-    if last.gave_up or len(recent) > restart.max:
-        said = last.error if last.gave_up else _gave_up(recent, restart.window_s)
+    """Why no start of the model may be tried now: given up, or backing off (A67)."""
+    said = failed.gave_up(p.state, model)
+    if said:
         return f"failed ({said}); llmgw clear {model.name} lets it start again"
-    if len(recent) > 1:
-        pause = min(restart.backoff_s * 2.0 ** (len(recent) - 2), BACKOFF_CAP_S)
-        left = last.at_s + pause - p.now
-        if left > 0:
-            return f"backing off {left:.0f} s after {len(recent)} failures: {last.error}"
-    return ""
-
-
-def _gave_up(recent: list[Failure], window_s: float) -> str:
-    return f"gave up after {len(recent)} failures in {window_s / 60:g} min: {recent[-1].error}"
+    return failed.backing_off(p.state, model, p.now)
 
 
 def _roll(p: Pass, model: Model) -> None:
@@ -309,8 +292,11 @@ def _roll(p: Pass, model: Model) -> None:
         p.actions.append(_drain(old, _stoppable(old.members), "drift", why))
         return
     step = roll.step(p.state, p.held, model, kept)
-    if step is not None:
-        p.actions.append(step)
+    if step is None:
+        return
+    p.actions.append(step)
+    if isinstance(step, RollReplica):
+        p.held = counted(p.held, model, Placement(step.profile, step.spots, step.why))
 
 
 def _sleep(p: Pass, model: Model) -> None:
@@ -319,7 +305,7 @@ def _sleep(p: Pass, model: Model) -> None:
     leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | RollReplica)}
     kept = [r for r in kept if r.incarnation not in leaving]
     kept.sort(key=lambda r: (idle.idle_since_s(p.state, r), r.incarnation))
-    for r in kept[: max(len(p.kept.get(model.name, [])) - model.scaling.min, 0)]:
+    for r in kept[: max(len(kept) - model.scaling.min, 0)]:
         until = idle.idle_until_s(p.state, model, r)
         if until is None or p.now < until or idle.busy(p.state, r, p.now):
             continue

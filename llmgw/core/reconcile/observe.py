@@ -43,6 +43,9 @@ from llmgw.core.types.state import (
     Tick,
 )
 
+#: Failures of a model kept for people, beside those that count towards giving it up.
+FAILURES_KEPT = 5
+
 
 def observe(state: State, event: Event, now: float) -> State:
     """The state with one fact more. Pure; the same event twice changes nothing the second time."""
@@ -385,7 +388,8 @@ def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
         failure = Failure(
             shard.incarnation, report.profile, now, error, report.gave_up, report.fingerprint
         )
-        failures[model.name] = (*seen[-9:], failure)
+        keep = max((p.restart.max for p in model.profiles), default=0) + FAILURES_KEPT
+        failures[model.name] = (*seen, failure)[-keep:]
     return replace(state, failures=failures)
 
 

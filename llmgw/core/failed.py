@@ -1,0 +1,54 @@
+"""When a model that keeps failing is tried again, and when it is given up (A67).
+
+The first failure restarts at once, back-off is from the second; `restart.max` failures within `restart.window` end in a
+visible give-up that only `llmgw clear` or a changed profile ends. Counts placements, each of which the agent restarted
+in place before; may not start anything.
+"""
+
+from __future__ import annotations
+
+from llmgw.core.types.catalog import Model, Restart
+from llmgw.core.types.state import Failure, State
+
+BACKOFF_CAP_S = 300.0
+
+
+def gave_up(state: State, model: Model) -> str:
+    """Why no new start of the model is tried until somebody clears it, or "". It does not lapse by itself."""
+    counted = _counted(state, model)
+    if not counted:
+        return ""
+    last = counted[-1]
+    if last.gave_up:
+        return last.error
+    restart = _restart(model, last)
+    count = sum(last.at_s - f.at_s < restart.window_s for f in counted)
+    if count < restart.max:
+        return ""
+    return f"gave up after {count} failures in {restart.window_s / 60:g} min: {last.error}"
+
+
+def backing_off(state: State, model: Model, now: float) -> str:
+    """Why the next start waits a little, or ""."""
+    counted = _counted(state, model)
+    if not counted:
+        return ""
+    last = counted[-1]
+    restart = _restart(model, last)
+    recent = sum(now - f.at_s < restart.window_s for f in counted)
+    if recent == 1 or not recent:
+        return ""
+    pause_s = min(restart.backoff_s * 2.0 ** (recent - 2), BACKOFF_CAP_S)
+    left_s = last.at_s + pause_s - now
+    return f"backing off {left_s:.0f} s after {recent} failures: {last.error}" if left_s > 0 else ""
+
+
+def _counted(state: State, model: Model) -> tuple[Failure, ...]:
+    """Failures of today's profiles: an edited one starts with a clean slate; an unknown fingerprint counts."""
+    today = {f for p in model.profiles for f in p.fingerprints.values()}
+    failures = state.failures.get(model.name, ())
+    return tuple(f for f in failures if not f.fingerprint or f.fingerprint in today)
+
+
+def _restart(model: Model, failure: Failure) -> Restart:
+    return (model.profile(failure.profile) or model.profiles[0]).restart

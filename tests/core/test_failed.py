@@ -1,0 +1,72 @@
+"""Bounded restarts of placements: at once, then with back-off, then a visible give-up (A67)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmgw.core.failed import backing_off, gave_up
+from llmgw.core.types.catalog import Restart
+from llmgw.core.types.state import Failure, State
+from tests.core.world import FP, catalog, model, profile
+
+ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=5.0)))
+
+
+def after(*at_s: float, **k: object) -> State:
+    failures = tuple(
+        Failure(f"i{n}", "main", t, "exit 1", **({"fingerprint": FP} | k))  # type: ignore[arg-type]
+        for n, t in enumerate(at_s)
+    )
+    return State(catalog=catalog(ALPHA), failures={"alpha": failures} if failures else {})
+
+
+def test_no_failure_no_wait() -> None:
+    assert (gave_up(after(), ALPHA), backing_off(after(), ALPHA, 0.0)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("at_s", "now", "why"),
+    [
+        ((10.0,), 10.0, ""),
+        ((10.0, 20.0), 20.0, "backing off 5 s after 2 failures: exit 1"),
+        ((10.0, 20.0), 25.0, ""),
+        ((10.0, 20.0, 30.0), 31.0, "backing off 9 s after 3 failures: exit 1"),
+        ((10.0, 200.0), 201.0, ""),
+    ],
+)
+def test_the_first_restarts_at_once_back_off_is_from_the_second(
+    at_s: tuple[float, ...], now: float, why: str
+) -> None:
+    assert backing_off(after(*at_s), ALPHA, now) == why
+
+
+def test_it_is_given_up_after_max_within_the_window_and_that_does_not_lapse() -> None:
+    assert gave_up(after(0.0, 50.0), ALPHA) == ""
+    assert gave_up(after(0.0, 150.0, 160.0), ALPHA) == ""
+    assert (
+        gave_up(after(0.0, 50.0, 99.0), ALPHA) == "gave up after 3 failures in 1.66667 min: exit 1"
+    )
+
+
+def test_an_agent_that_gave_up_is_believed() -> None:
+    assert gave_up(after(0.0, gave_up=True), ALPHA) == "exit 1"
+
+
+def test_an_edited_profile_starts_with_a_clean_slate_and_the_unknown_counts() -> None:
+    old = after(0.0, 1.0, 2.0, fingerprint="1:old")
+    assert (gave_up(old, ALPHA), backing_off(old, ALPHA, 2.0)) == ("", "")
+    assert gave_up(after(0.0, 1.0, 2.0, fingerprint=""), ALPHA)
+
+
+def test_a_profile_that_is_gone_is_judged_by_the_first() -> None:
+    gone = Failure("i", "old", 0.0, "exit 1", fingerprint=FP)
+    state = State(catalog=catalog(ALPHA), failures={"alpha": (gone, gone, gone)})
+    assert gave_up(state, ALPHA).startswith("gave up after 3 failures")
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
+def test_back_off_is_bounded(times: list[float]) -> None:
+    state = after(*sorted(times))
+    assert backing_off(state, ALPHA, max(times) + 300.0) == ""
