@@ -24,6 +24,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 PARTS = ("control", "agent")
 ENGINE_PORTS = 20
+RANGES = iter(range(20000, 30000, ENGINE_PORTS))
 TICK_S = 0.05
 
 
@@ -33,9 +34,9 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def free_range(count: int) -> tuple[int, int]:
-    """Ports next to each other for engines, below the ones that the kernel gives to clients."""
-    for low in range(20000, 30000, count):
+def free_range(count: int = ENGINE_PORTS) -> tuple[int, int]:
+    """Ports next to each other for engines, below those that the kernel gives to clients; never the same twice."""
+    for low in RANGES:
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(low, low + count):
@@ -73,7 +74,9 @@ class Fleet:
         self.catalog = catalog
         self.settle_timeout = settle_timeout
         self.urls = {p: f"http://127.0.0.1:{free_port()}" for p in (*PARTS, "gateway")}
-        self.ports = free_range(ENGINE_PORTS)
+        self.ports = free_range()
+        #: where engines of this fleet may be, to find what is left of them
+        self.ranges = [self.ports]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.http = httpx.Client(timeout=30, trust_env=False)
         self.node = "box1"
@@ -219,7 +222,7 @@ class Fleet:
 
     def engines(self) -> dict[int, str]:
         """Pid -> shard of every process that carries this fleet's marker, whoever still knows of it."""
-        return dict(marked(self.ports))
+        return dict(marked(self.ranges))
 
     def close(self) -> None:
         """End every process of this fleet, engines and gateway included, by their ids."""
@@ -233,8 +236,8 @@ class Fleet:
         self.http.close()
 
 
-def marked(ports: tuple[int, int]) -> Iterator[tuple[int, str]]:
-    """Processes whose environment says that an agent started them on one of `ports`."""
+def marked(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+    """Processes whose environment says that an agent started them on a port of these."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
@@ -244,5 +247,5 @@ def marked(ports: tuple[int, int]) -> Iterator[tuple[int, str]]:
             continue
         env = dict(pair.partition("=")[::2] for pair in pairs)
         port = env.get("LLMGW_PORT", "")
-        if port.isdecimal() and ports[0] <= int(port) <= ports[1]:
+        if port.isdecimal() and any(low <= int(port) <= high for low, high in ranges):
             yield int(folder.name), env.get("LLMGW_SHARD", "?")

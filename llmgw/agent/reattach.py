@@ -47,7 +47,8 @@ def _evidence(record: Record, known: Pids, survey: Survey) -> Identified:
         others=tuple(sorted(pid for pid in tree.alive if pid not in own)),
         doubtful=tree.doubtful,
         detail=tree.detail,
-        rebuilt=rebuilt(record.key, leader) if leader and record.partial else None,
+        # Of whatever is left of it: without its GPUs nobody waits for their memory (F65).
+        rebuilt=rebuilt(record.key, leader or marks[0]) if marks and record.partial else None,
     )
 
 

@@ -6,6 +6,7 @@ quick (P10).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Literal
 
@@ -47,8 +48,8 @@ def whole(
     """Options of every command; the door moves them to the front, so that they may stand anywhere in the line."""
 
 
-def program(only: str = "") -> typer.Typer:
-    """The whole command line, or as much of it as one verb needs."""
+def program(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """The whole command line, or as much of it as these verbs need."""
     app = typer.Typer(
         name="llmgw",
         help="Runs LLM engines on a few machines: adopt, place, drain, serve. Restart anything, any time.",
@@ -59,11 +60,10 @@ def program(only: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(whole)
-    for verb, file in VERBS.items():
-        if only in ("", verb):
-            module = import_module(f"llmgw.cli.{file}")
-            if verb == "catalog":
-                app.add_typer(module.app, name=verb)
-            else:
-                app.command(verb)(getattr(module, verb))
+    for verb in verbs:
+        module = import_module(f"llmgw.cli.{VERBS[verb]}")
+        if verb == "catalog":
+            app.add_typer(module.app, name=verb)
+        else:
+            app.command(verb)(getattr(module, verb))
     return app

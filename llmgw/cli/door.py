@@ -29,21 +29,22 @@ def run(argv: list[str]) -> int:
 
         completion_init()
     argv, debug = _anywhere(argv)
-    named = next((word for word in _words(argv) if not word.startswith("-")), "")
-    only = named if named in VERBS else ""
-    return through(
-        lambda: program(only)(argv, prog_name="llmgw", standalone_mode=False), debug=debug
-    )
+    app = program(_meant(argv, list(VERBS)))
+    return through(lambda: app(argv, prog_name="llmgw", standalone_mode=False), debug=debug)
 
 
-def _words(argv: list[str]) -> list[str]:
-    """Those of the line, without what belongs to --color; of the line being typed where a shell wants completions."""
-    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
-    if "_LLMGW_COMPLETE" not in os.environ:
-        front = [i for i, word in enumerate(argv) if word == "--color"]
-        return [word for i, word in enumerate(argv) if i - 1 not in front]
-    whole = typed.split() if typed[-1:].isspace() else typed.split()[:-1]
-    return whole[1:]
+def _meant(argv: list[str], verbs: list[str]) -> list[str]:
+    """The verb that the line names; those it may become where a shell asks; all for help and for typing errors."""
+    if "_LLMGW_COMPLETE" in os.environ:
+        typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+        words = typed.split()[1:]
+        if len(words) == 1 and not typed[-1:].isspace():
+            return [verb for verb in verbs if verb.startswith(words[0])]
+    else:
+        values = {i + 1 for i, word in enumerate(argv) if word == "--color"}
+        words = [word for i, word in enumerate(argv) if i not in values]
+    named = next((word for word in words if not word.startswith("-")), "")
+    return [named] if named in verbs else verbs
 
 
 def _anywhere(argv: list[str]) -> tuple[list[str], bool]:

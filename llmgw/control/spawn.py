@@ -176,7 +176,8 @@ class Gateway:
         if self._settings.insecure:
             command.append("--insecure")
         crash("before_spawn")
-        with self._log.open("ab", opener=private) as log:
+        log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -186,6 +187,8 @@ class Gateway:
                 pass_fds=(fd,),
                 start_new_session=True,
             )
+        finally:
+            os.close(log)
         crash("after_spawn")
         self._watch(self._child.pid)
         self.gateway = ""
@@ -198,7 +201,7 @@ class Gateway:
         return self._folder / "gateway.log"
 
     async def _gone(self) -> None:
-        """Until its process has ended; meanwhile learn its id, which names it in what it posts, and keep its log small."""
+        """Until its process has ended. Meanwhile learn its id, which names it in what it posts; keep its log small."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(self._pidfd, ended.set)
@@ -252,10 +255,6 @@ class Gateway:
             self._pidfd = -1
         if self._child is not None:
             self._child.returncode = 0  # not waited for: it outlives us
-
-
-def private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def make_folder(path: Path) -> None:

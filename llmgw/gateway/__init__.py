@@ -1,10 +1,12 @@
 """The gateway process: moves bytes between clients and engines, and asks control for nothing it needs to go on.
 
-    client ── proxy.Downstream ── exchange.Exchange ── proxy.Upstream ── engine
-                  http1              │   openai            http1
+    client ── proxy.Downstream ── exchange.Exchange ── upstream.Upstream ── engine
+                  http1       answer     │                  reply
                                  balance (who)      feed (table in, demand out)      door (listener out)
 
-`http1` frames bytes, `openai` words answers, `balance` chooses, `exchange` is one request's life: none of them knows a
-socket. `proxy` owns the sockets of the data path, `feed` speaks with control through it, `door` hands the listener to a
-new control, `main` puts it together. Nothing here may import control or agent.
+Without sockets or a clock: `http1` reads requests, `reply` reads an engine's answer, `answer` frames what goes out;
+`openai`, `problems`, `keys` and `local` know the API; `balance` chooses, `exchange` is one request's life. `proxy` and
+`upstream` own the sockets of the data path, `feed` speaks with control through the latter, `door` hands the listener to
+a new control, `state` is what all share, `meter` counts, `main` puts it together. Nothing here may import control or
+agent.
 """

@@ -55,7 +55,6 @@ class ReplyReader:
     def __init__(self, *, plain: bool = False) -> None:
         self.plain = plain
         self.headers: list[bytes] = []  # parts of lines, to be joined
-        self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         if plain:  # httptools looks for it once, here; a raw body costs no call per chunk
             self.on_body = self._pieces.append
@@ -103,12 +102,30 @@ class ReplyReader:
                 bad("switched to another protocol")
             buffer = buffer[end:]  # 100, 102, 103 are for this hop, and nobody waits for them
         self._buffer = b""
+        self._sort(buffer[:found].split(b"\r\n"))
         try:
             self._parser.feed_data(buffer)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
             self._unreadable(e)
         self._left = self.length or 0
         return buffer[end:]
+
+    def _sort(self, lines: list[bytes]) -> None:
+        """Headers that go on, and those that are read. The parser, fed next, refuses lines that are none."""
+        headers = self.headers
+        for line in lines[1:]:
+            name, _, value = line.partition(b":")
+            lower = name.lower()
+            if lower not in OWN_HEADERS:
+                headers += (line, b"\r\n")
+                if lower == b"content-type":
+                    self.content_type = value.strip().lower()
+                elif lower == b"content-encoding":
+                    self.encoded = True
+            elif lower == b"content-length":
+                self.length = int(value) if value.strip().isdigit() else None
+            elif lower == b"transfer-encoding":
+                self.chunked = value.lower().strip().endswith(b"chunked")
 
     def _unreadable(self, error: Exception) -> None:
         if not self.done:
@@ -141,27 +158,11 @@ class ReplyReader:
     def on_message_begin(self) -> None:
         self._excess = self.done
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
-
     def on_headers_complete(self) -> None:
         if self.answered:
             return
         self.answered = True
         self.status = self._parser.get_status_code()
-        headers = self.headers
-        for name, value in self._headers:
-            lower = name.lower()
-            if lower not in OWN_HEADERS:
-                headers += (name, b": ", value, b"\r\n")
-                if lower == b"content-type":
-                    self.content_type = value.lower()
-                elif lower == b"content-encoding":
-                    self.encoded = True
-            elif lower == b"content-length":
-                self.length = int(value)
-            elif lower == b"transfer-encoding":
-                self.chunked = value.lower().endswith(b"chunked")
         if self.status in BODILESS:
             self.length, self.chunked = 0, False
 

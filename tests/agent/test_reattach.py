@@ -205,6 +205,19 @@ def test_a_torn_record_without_a_process_is_held_until_it_is_stopped(rig: Rig) -
     rig.control.shard("alpha-1/0", "stopped")
 
 
+def test_the_worker_of_a_torn_record_tells_what_it_held(rig: Rig) -> None:
+    """Its leader is dead, its record torn: the worker's markers still name its port."""
+    rig.start_agent().registered()
+    shard = rig.ready(1, "--fork", "--ignore-term")
+    rig.kill9()
+    os.kill(shard["pid"], signal.SIGKILL)
+    rig.record_path().write_bytes(b"")
+    rig.again()
+    ended = rig.control.shard("alpha-1/0", "failed")
+    assert (ended["port"], ended["model"]) == (shard["port"], "alpha")
+    assert rig.engine_pids() == []
+
+
 def test_a_lost_journal_is_rebuilt_from_markers(rig: Rig) -> None:
     rig.start_agent().registered()
     pid = rig.ready(fingerprint="1:abc")["pid"]

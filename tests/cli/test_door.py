@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from llmgw import __version__
-from llmgw.cli import door
+from llmgw.cli import VERBS, door
 from llmgw.errors import LlmgwError, UnauthorisedError, UnreachableError, UsageError
 from tests.cli.say import llmgw
 
@@ -136,6 +136,29 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     )
     os.close(write)
     assert (process.returncode, process.stderr) == (door.EXIT_PIPE, b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("llmgw st", ["status"]),
+        ("llmgw ", list(VERBS)),
+        ("llmgw adopt --al", ["--allow-partial"]),
+        ("llmgw catalog s", ["schema", "show"]),
+        ("llmgw status -o ", ["table", "wide", "json"]),
+        ("llmgw --co", ["--color"]),
+        ("llmgw nothing-like-it", []),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_values(line: str, said: list[str]) -> None:
+    env = {
+        **os.environ,
+        "_LLMGW_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    result = subprocess.run(MODULE, env=env, capture_output=True, text=True, check=True)
+    assert (result.stdout.split(), result.stderr) == (said, "")
 
 
 def imported(*words: str) -> set[str]:

@@ -135,6 +135,14 @@ class Bench:
                 await agent.tell()
             seconds -= 10.0
 
+    async def serves(self, seconds: float, agent: Agent, **said: Any) -> None:
+        """The same with a gateway that says what it serves each time."""
+        while seconds > 0:
+            await self.later(5.0)
+            await agent.tell()
+            await self.demand(int(self.clock.now), **said)
+            seconds -= 5.0
+
     def settling(self) -> bool:
         return self.control.state.settling
 
@@ -258,8 +266,7 @@ class Agent:
 
     async def start_one(self, state: str = "ready") -> ShardReport:
         """Wait for a start, and report the engine in that state."""
-        (command,) = await self.poll()
-        assert isinstance(command, Start), command
+        command = next(c for c in await self.poll() if isinstance(c, Start))
         shard = started(command, state)
         await self.tell(shard)
         return shard

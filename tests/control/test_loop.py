@@ -2,19 +2,20 @@
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from llmgw.core.types.messages import (
+    Capacity,
     Compute,
     DrainShard,
     ForgetShard,
     Gpu,
     Refusal,
-    SendReport,
     Start,
     StopShard,
 )
-from tests.control.bench import ON_DEMAND, Agent, Bench, engine, scenario, started
+from tests.control.bench import CATALOG, ON_DEMAND, Agent, Bench, engine, scenario, started
 
 
 @scenario
@@ -88,60 +89,6 @@ async def test_a46_a_silent_node_is_waited_for_no_longer_than_the_timeout(bench:
         assert bench.orders(other) == []
         status = await bench.get("/api/v1/status")
         assert [n["state"] for n in status["nodes"]] == ["unreachable", "ready"]
-
-
-@scenario
-async def test_f58_a_lost_reply_changes_nothing(bench: Bench) -> None:
-    async with bench.running() as control:
-        agent = Agent(bench)
-        agent.runs(engine())
-        await agent.register()
-        first = control.state.nodes["box1"].shards
-        verdicts = await agent.register()
-        assert verdicts == {"alpha-1/0": "keep"}
-        assert [s.report for s in first] == [s.report for s in control.state.nodes["box1"].shards]
-        assert bench.orders(agent) == []
-
-
-@scenario
-async def test_f57_a_start_that_an_old_session_never_took_is_placed_afresh(bench: Bench) -> None:
-    async with bench.running():
-        agent = Agent(bench)
-        await agent.register()
-        old = agent.session
-        await agent.register()
-        command = (await agent.poll())[0]
-        assert isinstance(command, Start)
-        assert command.session != old
-        await agent.tell(started(command))
-        await bench.later(10)
-        assert len(bench.control.state.nodes["box1"].shards) == 1
-
-
-@scenario
-async def test_a_different_digest_asks_for_a_complete_report(bench: Bench) -> None:
-    async with bench.running():
-        agent = Agent(bench)
-        agent.runs(engine())
-        await agent.register()
-        assert (await agent.tell()).match
-        assert not (await agent.tell(digest="0" * 64)).match
-        agent.runs(engine("alpha-2", port=18001))
-        assert not (await agent.tell()).match
-        await agent.register()
-        assert (await agent.tell()).match
-
-
-@scenario
-async def test_events_count_and_older_ones_are_ignored(bench: Bench) -> None:
-    async with bench.running() as control:
-        agent = Agent(bench)
-        agent.runs(engine())
-        await agent.register()
-        await agent.tell(engine(state="unhealthy"))
-        agent.n -= 1
-        assert (await agent.tell(engine(state="ready"))).match
-        assert control.state.nodes["box1"].shards[0].report.state == "unhealthy"
 
 
 @scenario
@@ -263,100 +210,6 @@ async def test_a_refused_start_is_not_asked_again_at_once(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_silent_session_ends_after_15_s_and_its_node_is_held(bench: Bench) -> None:
-    async with bench.running():
-        agent = Agent(bench)
-        agent.runs(engine())
-        await agent.register()
-        await bench.later(14)
-        assert bench.connected("box1")
-        await bench.later(2)
-        assert not bench.connected("box1")
-        await agent.poll(status=410)
-        await agent.tell(status=410)
-        table = await bench.get("/gateway/v1/routes?version=0")
-        assert [r["state"] for r in table["models"]["alpha"]["replicas"]] == ["ready"]
-        assert await agent.register() == {"alpha-1/0": "keep"}
-
-
-@scenario
-async def test_f16_an_epoch_from_before_a_restored_backup_is_outbid_before_the_answer(
-    bench: Bench,
-) -> None:
-    async with bench.running() as control:
-        other = Agent(bench, "box2")
-        await other.register()
-        agent = Agent(bench, epoch_seen=41, leader_uuid="another")
-        await agent.register()
-        assert agent.said.epoch == 42
-        assert control.store.epoch() == 42
-        (order, *_) = [c for c in await other.poll() if isinstance(c, SendReport)]
-        assert order.epoch == 42
-        assert control.routes.version > 42_000_000
-
-
-@scenario
-async def test_a_refusal_for_the_epoch_asks_the_agent_what_it_knows(bench: Bench) -> None:
-    async with bench.running():
-        agent = Agent(bench)
-        await agent.register()
-        refusal = Refusal(
-            seq=1, shard="", incarnation="", reason="lower_epoch", why="epoch 1 is over"
-        )
-        assert not (await agent.tell(refused=(refusal,))).match
-
-
-@scenario
-async def test_two_leaders_block_this_one_until_the_other_is_gone(bench: Bench) -> None:
-    async with bench.running() as control:
-        agent = Agent(bench)
-        await agent.register()
-        (command,) = await agent.poll()
-        no = Refusal(
-            seq=command.seq,
-            shard=command.shard,
-            incarnation=command.incarnation,
-            reason="two_leaders",
-            why="http://c2 leads this node too and was obeyed first: use --lease etcd",
-        )
-        await agent.tell(refused=(no,))
-        assert "use --lease etcd" in (await bench.get("/api/v1/status"))["blocked"]
-        kinds = {type(c) for c in control.sessions.get(agent.session).queue.values()}
-        assert Start not in kinds - {type(command)}
-        assert await _next(agent, SendReport)
-        await agent.register()
-        assert (await bench.get("/api/v1/status"))["blocked"] is None
-        assert await _next(agent, Start)
-
-
-async def _next(agent: Agent, kind: type) -> bool:
-    return any(isinstance(c, kind) for c in await agent.poll())
-
-
-@scenario
-async def test_f55_an_agent_that_is_too_old_is_read_only(bench: Bench) -> None:
-    async with bench.running() as control:
-        agent = Agent(bench, protocol=0)
-        agent.runs(engine())
-        assert await agent.register() == {"alpha-1/0": "hold"}
-        assert agent.said.read_only
-        await bench.later(70)
-        assert not [s for s in control.sessions.nodes() if control.sessions.of(s).queue]
-
-
-@scenario
-async def test_f54_a_renamed_node_takes_its_engines_along(bench: Bench) -> None:
-    async with bench.running() as control:
-        agent = Agent(bench)
-        agent.runs(engine())
-        await agent.register()
-        agent.report = replace(agent.report, node="box9")
-        await agent.register()
-        assert list(control.state.nodes) == ["box9"]
-        assert bench.orders(agent) == []
-
-
-@scenario
 async def test_a69_an_engine_on_the_cpu_of_a_gpu_box_is_a_warning(bench: Bench) -> None:
     gpu = Gpu(uuid="GPU-0", memory_bytes=24 << 30)
     async with bench.running():
@@ -430,3 +283,79 @@ async def test_a_given_up_model_says_so_over_restarts_until_it_is_cleared(bench:
         kinds = {type(c) for c in await agent.poll()}
         assert kinds == {ForgetShard, Start}
         await bench.post("/api/v1/replicas/nobody/clear", status=404)
+
+
+@scenario
+async def test_a66_a_changed_profile_is_rolled_by_one_beside_the_old(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench)
+        await agent.register()
+        old = await agent.start_one()
+        await bench.demand(1, in_flight={old.replica: 1})
+        bench.catalog.write_text(CATALOG.replace('"${port}"', '"${port}", --new'))
+        assert (await bench.get("/api/v1/plan"))["summary"]["roll"] == 1
+        await bench.post("/api/v1/catalog")
+        new = await agent.start_one()
+        assert new.fingerprint != old.fingerprint
+        await bench.demand(2, in_flight={old.replica: 1})
+        table = await bench.get("/gateway/v1/routes?version=0")
+        states = {r["replica"]: r["state"] for r in table["models"]["alpha"]["replicas"]}
+        assert states == {old.replica: "draining", new.replica: "ready"}
+        await bench.serves(70, agent, in_flight={old.replica: 1})
+        assert "stop" not in bench.orders(agent)
+        await bench.serves(10, agent)
+        assert (await agent.stop_one()).incarnation == old.incarnation
+        assert (await bench.get("/api/v1/plan"))["exit_code"] == 0
+
+
+@scenario
+async def test_a66_without_room_the_old_one_goes_first(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench, capacity=Capacity(host_memory_bytes=3 << 29))
+        await agent.register()
+        old = await agent.start_one()
+        await bench.serves(70, agent)  # until every gateway had the time to say what it serves
+        bench.catalog.write_text(CATALOG.replace('"${port}"', '"${port}", --new'))
+        await bench.post("/api/v1/catalog")
+        await bench.serves(5, agent)
+        await bench.later(0)
+        assert (await agent.stop_one()).reason == "drift"
+        new = await agent.start_one()
+        assert new.fingerprint != old.fingerprint
+
+
+@scenario
+async def test_nothing_is_published_or_written_while_nothing_changes(bench: Bench) -> None:
+    async with bench.running() as control:
+        agent = Agent(bench)
+        await agent.register()
+        await agent.start_one()
+        await bench.demand(1)
+        await bench.later(1)
+        version, written = control.routes.version, bench.inventory.stat().st_mtime_ns
+        for n in range(10):
+            await bench.later(1)
+            await agent.tell()
+            await bench.demand(2 + n)
+        assert control.routes.version == version
+        assert bench.inventory.stat().st_mtime_ns == written
+
+
+@scenario
+async def test_a_fault_in_a_pass_is_said_and_ends_nothing(bench: Bench) -> None:
+    async with bench.running() as control:
+        agent = Agent(bench)
+        agent.runs(engine())
+        await agent.register()
+
+        def fault(*_: object) -> None:
+            raise ZeroDivisionError
+
+        control.done_by.append(fault)
+        with pytest.raises(ZeroDivisionError):
+            await bench.later(1)
+        assert "a pass failed: ZeroDivisionError" in (await bench.get("/api/v1/status"))["blocked"]
+        control.done_by.remove(fault)
+        await bench.later(1)
+        assert (await bench.get("/api/v1/status"))["blocked"] is None
+        assert (await agent.tell()).match

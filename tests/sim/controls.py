@@ -81,6 +81,8 @@ class Control:
         #: for the judge: what gateways have told this very process
         self.gateways: set[str] = set()
         self.used_s: dict[str, float] = {}
+        #: incarnations it was told of, by its inventory or an agent, or has placed itself
+        self.told: set[str] = set()
         #: the highest table any gateway has told of
         self.table_seen = 0
         self.started_s = 0.0
@@ -127,6 +129,7 @@ class Control:
         self.remembered = bool(memory.nodes)
         self.last_new_s, self.settled, self.table_seen = None, False, 0
         self.gateways, self.used_s = set(), {}
+        self.told = {x.incarnation for report, _ in memory.nodes for x in report.shards}
         sim.say(self.url, "control starts", f"epoch {epoch}, {len(memory.nodes)} nodes remembered")
         self._tick()
 
@@ -241,6 +244,7 @@ class Control:
             known = state.nodes.get(node)
             if known is None or not known.settled:
                 self.last_new_s = now
+            self.told |= {x.incarnation for x in report.shards}
             self.observe(s.NodeRegistered(report))
         if not session.fenced:
             self._send(node, m.SendReport())
@@ -254,6 +258,7 @@ class Control:
         if events.n <= session.n:
             return m.EventsReply(epoch=state.epoch)
         session.n, session.heard_s = events.n, self.sim.clock.now
+        self.told |= {x.incarnation for x in events.shards}
         session.ack(events.applied)
         there = state.nodes.get(node)
         silent = there is not None and not there.connected
@@ -402,6 +407,7 @@ class Control:
             where = f"{node} {','.join(start.gpus) or 'cpu'} port {start.port}"
             sim.say(self.url, "roll" if roll else "start", f"{start.shard} on {where}: {action.why}")
             sim.judge.starts(self, start, roll=roll)
+            self.told.add(incarnation)
             self.observe(s.Placed(node, start))
             commands.append((node, start))
         return True

@@ -87,7 +87,13 @@ def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
         )
     others = tuple(p for e in mine for p in e.pids)
     return (
-        Identified(key=record.key, leader=there, others=others, detail=detail),
+        Identified(
+            key=record.key,
+            leader=there,
+            others=others,
+            detail=detail,
+            rebuilt=rebuilt(mine[0].start) if mine and record.partial else None,
+        ),
         None,
     )
 

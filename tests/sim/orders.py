@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import Start
+from llmgw.core.types.messages import ShardReport, Start
 from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
 from tests.sim.world import Engine
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: What a gateway has seen may take so long to reach control: its posts every few seconds, and a late message.
 DEMAND_LAG_S = 14.0
+#: What happens on a node is told, or its silence noticed, so long after.
+TOLD_S = 25.0
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -30,10 +32,10 @@ class Order(Struct, frozen=True, kw_only=True):
     needless: str = ""
 
 
-def alive(sim: Simulation, control: Control, model: str) -> Iterator[tuple[str, Start]]:
+def alive(sim: Simulation, control: Control, model: str) -> Iterator[Start]:
     """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there."""
     assert control.state is not None
-    for name, agent in sim.agents.items():
+    for agent in sim.agents.values():
         there = {e.key: e.start for e in agent.host.live()}
         for record in agent.records.values():
             if record.ended or record.desired != "running" or record.state == "stopping":
@@ -44,18 +46,20 @@ def alive(sim: Simulation, control: Control, model: str) -> Iterator[tuple[str, 
             claims = control.state.catalog.resolve(start.model)
             if claims is not None and claims.name == model:
                 if start.incarnation not in sim.judge.orders:
-                    yield name, start
+                    yield start
 
 
 def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) -> str:
-    """Why this start is one too many, or "". What control cannot know of is no reproach: see `_unknown`."""
+    """Why this start is one too many, or ""."""
     state = control.state
     assert state is not None
     model = state.catalog.models[start.model]
-    known = alive(sim, control, start.model)
-    there = {x.incarnation: x for node, x in known if not _unknown(control, node, x)}
+    # What no agent and no inventory has told this process is no reproach to it.
+    known = (x for x in alive(sim, control, start.model) if x.incarnation in control.told)
+    there = {x.incarnation: x for x in known}
     if roll:
         drifted = [x for x in there.values() if _drifted(model, x)]
+        drifted += _just_died(sim, control, model)
         return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
     waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
     wanted = model.scaling.min or (1 if waiting else 0)
@@ -64,15 +68,17 @@ def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) ->
     return f"{wanted} wanted, {sorted(there)} run or are on their way"
 
 
-def _unknown(control: Control, node: str, start: Start) -> bool:
-    """On a node that this control has not heard (or not since), and in no picture it was given (lost or old inventory)."""
+def _just_died(sim: Simulation, control: Control, model: Model) -> list[ShardReport]:
+    """Of an old profile, and ended so short a time ago that nobody can have told control."""
     assert control.state is not None
-    there = control.state.nodes.get(node)
-    if there is None:
-        return True
-    if start.incarnation in {x.report.incarnation for x in there.shards}:
-        return False
-    return not (there.settled and there.connected)
+    shards = (x for node in control.state.nodes.values() for x in node.shards if x.holds)
+    return [
+        x.report
+        for x in shards
+        if x.report.model in (model.name, *model.aliases)
+        and x.report.fingerprint not in {f for p in model.profiles for f in p.fingerprints.values()}
+        and sim.clock.now - sim.died_s.get(x.incarnation, -TOLD_S) < TOLD_S
+    ]
 
 
 def _drifted(model: Model, start: Start) -> bool:
@@ -156,7 +162,7 @@ def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
         return "its model is gone"
     others = {
         x.incarnation: x
-        for _, x in alive(sim, control, model.name)
+        for x in alive(sim, control, model.name)
         if x.incarnation != engine.key[1]
     }
     twins = [x for x in others.values() if x.replica == engine.start.replica]

@@ -42,8 +42,7 @@ def judge(record: Record, event: Identified, boot_id: str) -> Verdict:
         return "ours"
     if event.others:
         return "leftovers"
-    unreadable = record.partial and not record.start.model
-    if event.doubtful or (unreadable and record.desired == "running"):
+    if event.doubtful or (record.unreadable and record.desired == "running"):
         return "unverifiable"
     return "gone"
 

@@ -62,7 +62,7 @@ def tree_seen(record: Record, event: TreeSeen, now: float) -> Record:
     if not record.ending or watch.gone or event.attempt != record.attempt:
         return record
     if not event.alive and not event.doubtful:
-        free = not record.start.gpus
+        free = not record.start.gpus and not record.unreadable
         gone = replace(watch, exited=True, gone=True, free=free, gone_s=now, look_s=now)
         return replace(record, watch=gone)
     watch = replace(watch, tree=tuple(sorted({*watch.tree, *event.alive})))
@@ -78,7 +78,7 @@ def memory_seen(record: Record, event: MemorySeen, now: float) -> Record:
     watch = record.watch
     if not watch.gone or watch.free or event.attempt != record.attempt:
         return record
-    if event.used_bytes is None:
+    if event.used_bytes is None or record.unreadable:  # nobody knows which GPUs to look at
         return replace(record, watch=replace(watch, free=now - watch.gone_s >= BLIND_S))
     falling = watch.used_bytes is None or event.used_bytes < watch.used_bytes
     listed = bool({*event.pids} & {*watch.tree})

@@ -123,6 +123,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
     @property
+    def unreadable(self) -> bool:
+        """Nothing is known of it but its name: neither its GPUs nor its port."""
+        return self.partial and not self.start.model
+
+    @property
     def ports(self) -> tuple[int, ...]:
         return tuple(p for p in (self.start.port, *self.start.ports.values()) if p)
 
@@ -267,7 +272,7 @@ class Identified(Struct, frozen=True, kw_only=True, tag=True):
 
     `leader`: the process at the record's pid, by start ticks. `pid`, `start_ticks`: a session leader that carries the
     record's markers (asked where the record has no pid). `others`: further live processes proved ours. `rebuilt`: the
-    order as far as the markers tell it, for a record that could not be read.
+    order as far as the markers of any of them tell it, for a record that could not be read.
     """
 
     key: Key
