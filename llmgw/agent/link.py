@@ -90,6 +90,7 @@ class Link:
         self.failures = 0
         self.seq = 0
         self.count = 0
+        self.registrations = 0
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers["Content-Type"] = "application/json"
         # trust_env=False: a proxy of the login shell is not for the fleet's own traffic.
@@ -142,7 +143,8 @@ class Link:
 
     async def _register(self) -> None:
         self.session, self.again = None, ""
-        report = await self.owner.snapshot(self.url)
+        self.registrations += 1
+        report = replace(await self.owner.snapshot(self.url), registration=self.registrations)
         crash.here("before-register")
         answer = await self._post("/agent/v1/register", wire.encode(report))
         said = wire.decode(answer, Registered)

@@ -121,8 +121,13 @@ class Target:
 
     @property
     def room(self) -> int:
-        """How many requests may wait: the queue of each ready replica, and one queue while there is none."""
-        return self.route.queue * max(self.ready, 1)
+        """How many requests may wait: the queue of each ready replica.
+
+        While there is none, one queue, and one at least:
+        without a waiter nothing would wake the model.
+        """
+        ready = self.ready
+        return self.route.queue * ready if ready else max(self.route.queue, 1)
 
     @property
     def gave_up(self) -> bool:

@@ -91,9 +91,8 @@ class Exchange:
         self._api = openai.APIS.get(request.path)
         try:
             if self._api is None or request.method != b"POST":
-                self.answer.whole(
-                    *local.respond(self._gateway, request, loopback=self._client.loopback)
-                )
+                reply = local.respond(self._gateway, request, loopback=self._client.loopback)
+                self.answer.whole(*reply)
                 self._finish("ok", keep_alive=True)
                 return
             self._admit(self._api)

@@ -5,17 +5,20 @@ import sqlite3
 from contextlib import closing
 
 import httpx
+import pytest
 from msgspec.structs import replace
 
 from llmgw.control.sessions import NUMBERS_KEPT, REPEAT_S, Sessions
 from llmgw.core.types.messages import (
     DrainShard,
     Events,
+    NodeReport,
     Refusal,
     SendReport,
     Start,
     StopShard,
 )
+from llmgw.errors import LlmgwError
 from tests.control.bench import Agent, Bench, engine, scenario, started
 
 
@@ -251,3 +254,18 @@ class Nobody:
     """Stands where a control would."""
 
     client: httpx.AsyncClient
+
+
+def test_a_registration_that_was_held_up_on_the_way_is_refused_behind_a_newer_one() -> None:
+    sessions = Sessions()
+    report = NodeReport(node="box1", node_id="id", instance="a", registration=2)
+    sessions.open(report, "", 0.0)
+    for late in (1, 2):
+        with pytest.raises(LlmgwError, match=f"registration {late} of box1 refused: 2 of the same"):
+            sessions.check(replace(report, registration=late), "", 1.0)
+    sessions.check(replace(report, registration=3), "", 1.0)
+    sessions.check(replace(report, registration=1, instance="b"), "", 1.0)
+    sessions.check(replace(report, registration=0), "", 1.0)
+    sessions.end_all()
+    with pytest.raises(LlmgwError, match="refused"):
+        sessions.check(report, "", 99.0)

@@ -174,6 +174,7 @@ def test_beyond_loopback_without_a_token(make: Make) -> None:
         (["control", "--settle-timeout", "never"], "--settle-timeout: never is not possible"),
         (["status", "--control", "box1:8801"], "'box1:8801' is not the address of control"),
         (["adopt", "--report", "r.json"], "no.* named"),
+        (["adopt", "--catalog", "c.yaml"], "without --dry-run or --report"),
         (
             ["adopt", "--dry-run", "--report", "/nowhere.json"],
             "cannot read the report /nowhere.json",
@@ -182,6 +183,13 @@ def test_beyond_loopback_without_a_token(make: Make) -> None:
 )
 def test_words_that_do_not_fit(make: Make, words: list[str], fact: str) -> None:
     refused(make(MODELS).llmgw(*words), 2, fact, ".")
+
+
+def test_a_config_file_with_a_key_that_is_none(make: Make, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("node: box1\nlables: {rack: 7}\n")
+    said = make(MODELS).llmgw("agent", "--config", file)
+    refused(said, 2, f'{file}:2:1: unknown key "lables" - did you mean "label"', "flags")
 
 
 def test_a_report_that_is_none(make: Make, tmp_path: Path) -> None:

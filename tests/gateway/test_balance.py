@@ -126,6 +126,8 @@ def test_those_who_wait_are_served_in_order_as_places_come_free() -> None:
 
 def test_room_is_a_queue_for_each_ready_replica_and_one_without_any() -> None:
     assert target(queue=3).room == 3
+    assert target(queue=0).room == 1, "or nothing would wake it"
+    assert target(replica("a"), queue=0).room == 0
     assert target(replica("a"), replica("b"), replica("c", state="draining"), queue=3).room == 6
 
 

@@ -18,7 +18,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
-    parser.add_argument("--all", action="store_true", help="go on after a failure, print one line each")
+    parser.add_argument(
+        "--all", action="store_true", help="go on after a failure, print one line each"
+    )
     parser.add_argument("--rewrite", nargs="*", type=Path, metavar="FILE", help="traces of scripts")
     args = parser.parse_args()
     if args.rewrite is not None:

@@ -120,9 +120,7 @@ class Agent:
             there = self.host.listener(command.port)
             busy = {command.port: f"pid {there.pid}"} if there is not None else {}
         self.feed(
-            n.CommandReceived(
-                command=command, control=control, ports_busy=busy, fresh_key="key"
-            )
+            n.CommandReceived(command=command, control=control, ports_busy=busy, fresh_key="key")
         )
 
     def _doomed(self, effect: n.Effect) -> bool:

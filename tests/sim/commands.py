@@ -19,7 +19,13 @@ from tests.sim.simulation import Simulation
 from tests.sim.world import GIB, Manners, Stranger
 
 A_MOMENT_S = 1.0
-WORDS = {StartReplica: "start", StopReplica: "stop", DrainReplica: "drain", RollReplica: "roll", Wait: "wait"}
+WORDS = {
+    StartReplica: "start",
+    StopReplica: "stop",
+    DrainReplica: "drain",
+    RollReplica: "roll",
+    Wait: "wait",
+}
 
 
 class Commands:

@@ -215,7 +215,10 @@ class Control:
             for shard in node.shards:
                 r = shard.report
                 if r.state == "unknown":
-                    self._send(node.report.node, m.StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator"))
+                    self._send(
+                        node.report.node,
+                        m.StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator"),
+                    )
 
     # ------------------------------------------------------------ agents
 
@@ -227,7 +230,11 @@ class Control:
         state = self._listening()
         node, now = report.node, self.sim.clock.now
         old = self.sessions.get(node)
-        if old is not None and old.report.boot_id != report.boot_id and now - old.heard_s < s.SESSION_TTL_S:
+        if (
+            old is not None
+            and old.report.boot_id != report.boot_id
+            and now - old.heard_s < s.SESSION_TTL_S
+        ):
             raise Unreachable  # 409 duplicate_node
         if old is not None and old.report.instance == report.instance and count <= old.count:
             raise Unreachable  # an old inventory on its way for long
@@ -405,14 +412,18 @@ class Control:
         placed = (action.profile, spots)
         for node, start in start_message(self.state, wanted, placed, replica, incarnation):
             where = f"{node} {','.join(start.gpus) or 'cpu'} port {start.port}"
-            sim.say(self.url, "roll" if roll else "start", f"{start.shard} on {where}: {action.why}")
+            sim.say(
+                self.url, "roll" if roll else "start", f"{start.shard} on {where}: {action.why}"
+            )
             sim.judge.starts(self, start, roll=roll)
             self.told.add(incarnation)
             self.observe(s.Placed(node, start))
             commands.append((node, start))
         return True
 
-    def _drain(self, action: p.DrainReplica | p.RollReplica, reason: str, commands: list[Order]) -> None:
+    def _drain(
+        self, action: p.DrainReplica | p.RollReplica, reason: str, commands: list[Order]
+    ) -> None:
         self._say_end("drain", action, reason)
         self.sim.judge.ends(self, action, reason)
         if isinstance(action, p.RollReplica) or action.whole:
@@ -512,9 +523,7 @@ class Control:
             words = f"{v.verdict}{f' ({v.reason})' if v.reason else ''}"
             if self.said.get(key) != words:
                 self.said[key] = words
-                self.sim.say(
-                    self.url, words, f"{v.shard.report.shard} on {v.shard.node}: {v.why}"
-                )
+                self.sim.say(self.url, words, f"{v.shard.report.shard} on {v.shard.node}: {v.why}")
 
     def _say_end(
         self, word: str, action: p.StopReplica | p.DrainReplica | p.RollReplica, reason: str

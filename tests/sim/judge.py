@@ -67,9 +67,7 @@ class Judge:
             if new is not old and not old.ended and (new is None or new.ended):
                 self._freed(agent.host, key)
 
-    def _obeys(
-        self, agent: Agent, event: n.CommandReceived, effects: tuple[n.Effect, ...]
-    ) -> None:
+    def _obeys(self, agent: Agent, event: n.CommandReceived, effects: tuple[n.Effect, ...]) -> None:
         """No effect of a lower epoch (F21); what an accepted start asks for is not given out already."""
         command, node = event.command, agent.facts.node
         refused = all(isinstance(e, n.Refuse) for e in effects)
@@ -87,7 +85,9 @@ class Judge:
 
     def granted(self, agent: Agent, start: m.Start) -> None:
         why = self.unneeded.get(start.incarnation)
-        self.require("nothing is started twice", not why, f"{start.shard} on {agent.host.name}: {why}")
+        self.require(
+            "nothing is started twice", not why, f"{start.shard} on {agent.host.name}: {why}"
+        )
         # A record rebuilt from markers does not know its resources; its engine, if there is one, is counted.
         records = {r.key: r.start for r in agent.records.values() if not r.ended and not r.partial}
         self._room(agent.host, records, start)
@@ -154,7 +154,9 @@ class Judge:
         if order is None or order.needless:
             self.needless += 1
             why = order.needless if order else f"nobody ordered it ({record.error})"
-            self.require("no engine restarted needlessly", holds=False, said=f"{name} to {engine}: {why}")
+            self.require(
+                "no engine restarted needlessly", holds=False, said=f"{name} to {engine}: {why}"
+            )
         assert order is not None
         cut = [r for g in self.sim.gateways if not self.forgotten(g) for r in g.on(engine)]
         timed_out = self.sim.clock.now - order.at_s >= order.drain_timeout_s - 0.001

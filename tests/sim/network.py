@@ -91,9 +91,7 @@ class Network:
             except Unreachable:
                 return
 
-    def _come_back(
-        self, answered: list[bool], reply: Callable[[Any], None], said: object
-    ) -> None:
+    def _come_back(self, answered: list[bool], reply: Callable[[Any], None], said: object) -> None:
         if not answered:
             answered.append(True)
             reply(said)

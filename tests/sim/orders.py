@@ -45,7 +45,7 @@ def alive(sim: Simulation, control: Control, model: str) -> Iterator[Start]:
         for start in there.values():
             claims = control.state.catalog.resolve(start.model)
             if claims is not None and claims.name == model:
-                if start.incarnation not in sim.judge.orders:
+                if start.incarnation not in control.state.draining:
                     yield start
 
 
@@ -161,9 +161,7 @@ def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
     if model is None:
         return "its model is gone"
     others = {
-        x.incarnation: x
-        for x in alive(sim, control, model.name)
-        if x.incarnation != engine.key[1]
+        x.incarnation: x for x in alive(sim, control, model.name) if x.incarnation != engine.key[1]
     }
     twins = [x for x in others.values() if x.replica == engine.start.replica]
     if len(others) + 1 <= model.scaling.max and not twins and not _drifted(model, engine.start):

@@ -70,7 +70,9 @@ def difference(path: Path) -> str:
     """What happened against what the file says, as a diff; "" where they agree."""
     text = path.read_text()
     return "\n".join(
-        unified_diff(text.split("\n"), played(text).split("\n"), "expected", "happened", lineterm="")
+        unified_diff(
+            text.split("\n"), played(text).split("\n"), "expected", "happened", lineterm=""
+        )
     )
 
 

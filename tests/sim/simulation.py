@@ -137,9 +137,7 @@ class Simulation:
 
     def headline(self) -> str:
         judge = self.judge
-        return (
-            f"{judge.spawned} engines started; engines restarted that need not have been: {judge.needless}"
-        )
+        return f"{judge.spawned} engines started; engines restarted that need not have been: {judge.needless}"
 
     def new_id(self, model: str, taken: set[str]) -> tuple[str, str]:
         """Replica ids are short, so one that control does not know may be met again; incarnations sort by time."""

@@ -60,14 +60,18 @@ class Engine:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return tuple(p for p, live in ((self.pid, self.leader), (self.pid + 1, self.worker)) if live)
+        return tuple(
+            p for p, live in ((self.pid, self.leader), (self.pid + 1, self.worker)) if live
+        )
 
     def answers(self, now: float) -> bool:
         return self.leader and not self.hung and now >= self.born_s + self.manners.load_s
 
     def holds(self, now: float) -> bool:
         """Whether its GPU memory is still taken."""
-        return self.alive or (self.gone_s is not None and now < self.gone_s + self.manners.release_s)
+        return self.alive or (
+            self.gone_s is not None and now < self.gone_s + self.manners.release_s
+        )
 
     def bytes_on(self, gpu: Gpu) -> int:
         return self.start.resources.gpu_memory_bytes or gpu.memory_bytes

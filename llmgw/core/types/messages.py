@@ -139,6 +139,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     protocol: int = PROTOCOL
     node_id: str = ""
     instance: str = ""
+    #: counts the registrations of this agent process, from 1: one that was held up on the way is told from a newer one
+    registration: int = 0
     version: str = ""
     boot_id: str = ""
     epoch_seen: int = 0
