@@ -115,9 +115,10 @@ class Performer(Struct):
 
     def _repeat(self, out: Applied) -> None:
         """Drains that their agent has not journaled yet, and ended records that nobody waits for any more."""
+        remembered = {} if out.state.settling else out.state.draining  # A46: no drain while settling
         for node in out.state.nodes.values():
             for shard in node.shards:
-                drain = out.state.draining.get(shard.incarnation)
+                drain = remembered.get(shard.incarnation)
                 if drain is not None and shard.holds and shard.report.desired == "running":
                     out.commands.append(drain_order(shard, drain.reason))
         for shard in acknowledged(out.state):

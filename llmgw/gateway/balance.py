@@ -123,8 +123,7 @@ class Target:
     def room(self) -> int:
         """How many requests may wait: the queue of each ready replica.
 
-        While there is none, one queue, and one at least:
-        without a waiter nothing would wake the model.
+        While there is none, one queue, and one at least: without a waiter nothing would wake the model.
         """
         ready = self.ready
         return self.route.queue * ready if ready else max(self.route.queue, 1)
