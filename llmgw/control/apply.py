@@ -115,7 +115,9 @@ class Performer(Struct):
 
     def _repeat(self, out: Applied) -> None:
         """Drains that their agent has not journaled yet, and ended records that nobody waits for any more."""
-        remembered = {} if out.state.settling else out.state.draining  # A46: no drain while settling
+        remembered = (
+            {} if out.state.settling else out.state.draining
+        )  # A46: no drain while settling
         for node in out.state.nodes.values():
             for shard in node.shards:
                 drain = remembered.get(shard.incarnation)

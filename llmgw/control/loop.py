@@ -61,6 +61,11 @@ class Ask(Generic[T]):
             self.future.set_exception(error)
 
 
+def _closing() -> LlmgwError:
+    msg = "control is on its way out"
+    return LlmgwError(msg, "ask again in a moment", code="closing", status=503)
+
+
 class Control:
     """Everything a request may look at is an immutable value here: `state`, `found`, `plan`, `routes`."""
 
@@ -122,8 +127,7 @@ class Control:
     ) -> Any:
         """`fold(now)` in the writer's turn, then `answer(what it gave)`; not urgent: no pass is made for it."""
         if self.closing:
-            msg = "control is on its way out"
-            raise LlmgwError(msg, "ask again in a moment", code="closing", status=503)
+            raise _closing()
         ask = Ask(fold, answer)
         self._asks.append(ask)
         if urgent:
@@ -137,6 +141,8 @@ class Control:
     def close(self) -> None:
         """Let the writer end, and every long poll with it."""
         self.closing = True
+        for ask in self._asks:
+            ask.fail(_closing())
         self.sessions.release()
         self.published.set()
         self.story.more.set()
@@ -154,8 +160,6 @@ class Control:
                     pass
             self._wake.clear()
             self.turn()
-        for ask in self._asks:
-            ask.fail(LlmgwError("control is on its way out", "ask again in a moment", status=503))
 
     # -- the pass
 
@@ -172,7 +176,9 @@ class Control:
             if began >= self._due_s:
                 self._pass(now)
                 self._due_s = began + max(TICK_S, (self.clock() - began) * REST)
-        except LlmgwError:
+        except LlmgwError as e:  # a lost lease, no catalog to run on: this control ends
+            for ask in asks:
+                ask.fail(e)
             raise
         except Exception as e:  # noqa: BLE001 - a bug in one pass must not end the routes and the sessions
             self._broken(e, asks)

@@ -101,6 +101,7 @@ class Process:
         self._listener = listener
         self._ended = asyncio.Event()
         self._exit_code = EXIT_OK
+        self._refused: LlmgwError | None = None
         config = uvicorn.Config(
             app(control, tokens, shut_down=self._down),
             http="httptools",
@@ -116,22 +117,26 @@ class Process:
         self._server = Server(config)
 
     async def run(self) -> int:
-        refused: LlmgwError | None = None
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._signals(group)
-                await self._serve(group)
-        except* LlmgwError as e:
-            refused = _first(e)
-        if refused is not None:
-            raise refused
+        async with asyncio.TaskGroup() as group:
+            self._signals(group)
+            await self._serve(group)
+        if self._refused is not None:
+            raise self._refused
         return self._exit_code
+
+    async def _decide(self) -> None:
+        """The loop; what it must not go on with ends control in the same orderly way as a signal."""
+        try:
+            await self._control.run()
+        except LlmgwError as e:
+            self._refused = e
+            self._ended.set()
 
     async def _serve(self, group: asyncio.TaskGroup) -> None:
         control = self._control
         where = Address(*self._listener.getsockname()[:2])
         serving = group.create_task(self._server.serve([self._listener]))
-        deciding = group.create_task(control.run())
+        deciding = group.create_task(self._decide())
         tasks = []
         if self._gateway is not None:
             url = Address("127.0.0.1" if where.host == "0.0.0.0" else where.host, where.port).url  # noqa: S104 - compared
@@ -191,11 +196,3 @@ class Process:
             )
         else:
             log.info("control ends; engines keep running", engines=engines)
-
-
-def _first(group: BaseExceptionGroup[LlmgwError]) -> LlmgwError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, LlmgwError)
-    return error

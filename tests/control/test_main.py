@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from llmgw import handover
+from llmgw.control.lease import Flock
 from llmgw.errors import UnreachableError
 from tests.control.bench import CATALOG, Agent, engine
 from tests.control.box import Box, free_port
@@ -213,6 +214,22 @@ def test_f17_a_second_control_on_the_inventory_names_the_first(tmp_path: Path) -
             await box.up()
             said = await _refused(box)
             assert f"in use by another control, pid {process.pid}" in said
+
+    run(story)
+
+
+def test_f25_a_control_that_lost_its_lease_ends_and_leaves_the_gateway(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Box(tmp_path, gateway=True) as box:
+            process = box.start()
+            await box.up()
+            await gateway_pid(box)
+            (box.state / "inventory.db.lock").unlink()
+            with Flock(box.state / "inventory.db"):
+                assert await box.ended(process) == 1
+            assert "the lease is lost" in box.said()
+            assert "Traceback" not in box.said()
+            assert await models(box) == ["alpha"]
 
     run(story)
 

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.types.catalog import Catalog, Model, Profile, Ready, Restart, Scaling, Stop
 from llmgw.core.types.messages import Capacity, Gpu, Resources, Start
-from llmgw.core.types.node import NodeFacts, Record
+from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.plan import DrainReplica, RollReplica, StartReplica, StopReplica, Wait
-from tests.sim.clock import iso
 from tests.sim.controls import Control, Inventory
 from tests.sim.gateways import Gateway
 from tests.sim.simulation import Simulation
@@ -125,21 +124,12 @@ class Commands:
         An engine that was started before this story: it runs, and it is in the journal of its node's agent.
         """
         node, shard = words
-        host, agent = self.sim.hosts[node], self.sim.agents[node]
         start = _order(node, shard, keys)
-        load_s = float(keys.get("load", 0))
         known = self.manners.get(start.model, Manners())
-        engine = host.spawn(start, 1, replace_manners(known, load_s))
-        agent.journal[start.shard, start.incarnation] = Record(
-            start=start,
-            state=keys.get("state", "ready"),
-            boot_id=host.boot_id,
-            pid=engine.pid,
-            start_ticks=engine.ticks,
-            started_at=keys.get("since", iso(self.sim.clock.now)),
-            endpoint=f"http://{node}:{start.port}",
-            artefact=start.weights,
-        )
+        manners = replace_manners(known, float(keys.get("load", 0)))
+        self.sim.behave = lambda _: manners
+        self.sim.preload(node, start, keys.get("state", "ready"), keys.get("since", ""))
+        self.sim.behave = lambda start: self.manners.get(start.model, Manners())
 
     def do_stranger(self, words: list[str], keys: dict[str, str]) -> None:
         """`stranger NODE [port=18000] [gpu=0 memory=10] [pid=999]`: a process that is none of ours."""

@@ -47,7 +47,6 @@ class Inventory(Struct, frozen=True):
 class Session:
     id: str
     report: m.NodeReport
-    count: int
     peer: Peer
     heard_s: float
     n: int = 0
@@ -77,6 +76,8 @@ class Control:
         self.catalog = Catalog()
         self.uuid = ""
         self.sessions: dict[str, Session] = {}
+        #: per node, its boot and the newest registration of it
+        self.latest: dict[str, tuple[str, int]] = {}
         self.table = RouteTable()
         #: for the judge: what gateways have told this very process
         self.gateways: set[str] = set()
@@ -123,7 +124,8 @@ class Control:
             keep_unknown=False,
         )
         self.state = replace(state, leader_uuid=self.uuid)
-        self.sessions, self.said, self.ended, self.table = {}, {}, {}, RouteTable()
+        self.sessions, self.latest, self.said, self.ended = {}, {}, {}, {}
+        self.table = RouteTable()
         self.started_s = sim.clock.now
         self.expected = frozenset(r.node for r, silent in memory.nodes if not silent)
         self.remembered = bool(memory.nodes)
@@ -222,11 +224,8 @@ class Control:
 
     # ------------------------------------------------------------ agents
 
-    def register(self, report: m.NodeReport, peer: Peer, count: int) -> m.Registered:
-        """With a file lease no older control can be there; with another, the fence must be answered first.
-
-        `count` rises with every registration of one agent process: one that arrives late, behind a newer one, is refused.
-        """
+    def register(self, report: m.NodeReport, peer: Peer) -> m.Registered:
+        """With a file lease no older control can be there; with another, the fence must be answered first."""
         state = self._listening()
         node, now = report.node, self.sim.clock.now
         old = self.sessions.get(node)
@@ -236,13 +235,13 @@ class Control:
             and now - old.heard_s < s.SESSION_TTL_S
         ):
             raise Unreachable  # 409 duplicate_node
-        if old is not None and old.report.instance == report.instance and count <= old.count:
-            raise Unreachable  # an old inventory on its way for long
+        if self._stale(report):
+            raise Unreachable  # 409 stale: an old inventory on its way for long
         if report.epoch_seen >= state.epoch and report.leader_uuid not in (None, self.uuid):
             self._higher_epoch(report.epoch_seen)
             state = self._listening()
         self._count += 1
-        session = Session(f"{self.uuid}.{self._count}", report, count, peer, now)
+        session = Session(f"{self.uuid}.{self._count}", report, peer, now)
         self.sessions[node] = session
         ours = report.epoch_seen == state.epoch and report.leader_uuid == self.uuid
         session.fenced = ours or self.sim.lease.kind == "file"
@@ -256,6 +255,14 @@ class Control:
         if not session.fenced:
             self._send(node, m.SendReport())
         return m.Registered(session=session.id, epoch=state.epoch, leader_uuid=self.uuid)
+
+    def _stale(self, report: m.NodeReport) -> bool:
+        """Taken before one that is folded already; `registration` is a time of the node's clock, which is one a boot."""
+        boot_id, newest = self.latest.get(report.node, ("", 0))
+        if report.boot_id == boot_id and report.registration <= newest:
+            return True
+        self.latest[report.node] = (report.boot_id, report.registration)
+        return False
 
     def events(self, node: str, events: m.Events) -> m.EventsReply | None:
         state = self._listening()

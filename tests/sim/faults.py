@@ -28,11 +28,17 @@ class Chaos:
         self.seed = seed
         self.sim = Simulation(generate.nodes(rng), generate.catalog(rng), rng=rng, core=core)
         self.sim.behave = self._manners
+        gpus = {name: len(host.devices) for name, host in self.sim.hosts.items()}
+        self.sim.catalog, placed = generate.older(rng, self.sim.catalog, gpus)
+        for node, start in placed:
+            self.sim.preload(node, start)
         self.edits = 0
         self.backup: Inventory | None = None
         self.sim.lease.kind = rng.choice(("file", "file", "etcd"))
         kinds = [*self._kinds()]
         self.kinds = [k for k in kinds if rng.random() < 0.6] or kinds
+        if self.sim.lease.kind == "etcd":
+            self.kinds += [self.failover, self.failover]
         self.gap_s = rng.choice((2.0, 4.0, 8.0))
 
     def _kinds(self) -> tuple[Callable[[], str], ...]:

@@ -6,12 +6,16 @@ from random import Random
 
 from msgspec.structs import replace
 
+from llmgw.core.capacity import resources_for
 from llmgw.core.types.catalog import Catalog, Model, Profile, Ready, Restart, Scaling, Stop
-from llmgw.core.types.messages import Capacity, Gpu
+from llmgw.core.types.messages import Capacity, Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from tests.sim.world import GIB, Manners
 
-IDLE_S = 45.0
+#: Longer than control's patience with gateways after its start, so that both show.
+IDLE_S = 80.0
+#: (node, order)
+Placed = tuple[str, Start]
 NAMES = ("alpha", "beta", "gamma", "delta")
 
 
@@ -73,6 +77,56 @@ def profile(rng: Random, name: str) -> Profile:
         stop=Stop(grace_s=6.0),
         restart=Restart(max=3, window_s=60.0, backoff_s=2.0),
     )
+
+
+def older(rng: Random, catalog: Catalog, gpus: dict[str, int]) -> tuple[Catalog, list[Placed]]:
+    """What an older control plane left running: halves of a pair, a removed model, one model twice. `gpus` per node."""
+    free = [f"{name}-gpu{i}" for name, count in gpus.items() for i in range(count)]
+    rng.shuffle(free)
+    placed: list[Placed] = []
+    if len(set(gpus)) > 1 and len({g.partition("-")[0] for g in free}) > 1 and rng.random() < 0.3:
+        first = free.pop()
+        second = next(g for g in free if g.partition("-")[0] != first.partition("-")[0])
+        free.remove(second)
+        pair = replace(profile(rng, "deep"), nodes=2, gpus=1, gpu_memory_bytes=20 * GIB)
+        deep = Model(name="deep", profiles=(pair,), scaling=Scaling(min=1, max=1))
+        catalog = replace(catalog, models=catalog.models | {"deep": deep})
+        placed += [left(deep, "deep-old", rank, gpu, 2) for rank, gpu in enumerate((first, second))]
+    if free and rng.random() < 0.3:
+        gone = model(rng, "gone")
+        one = replace(gone, profiles=(replace(gone.profiles[0], gpus=1, gpu_memory_bytes=6 * GIB),))
+        placed.append(left(one, "gone-old", 0, free.pop(), 1))
+    if len(free) > 1 and rng.random() < 0.3:
+        twin = next((m for m in catalog.models.values() if m.profiles[0].gpus == 1), None)
+        if twin is not None:
+            placed += [left(twin, f"{twin.name}-old{k}", 0, free.pop(), 1) for k in range(2)]
+    return catalog, placed
+
+
+def left(model: Model, replica: str, rank: int, gpu: str, world_size: int) -> Placed:
+    p = model.profiles[0]
+    node = gpu.partition("-")[0]
+    start = Start(
+        shard=f"{replica}/{rank}",
+        replica=replica,
+        incarnation=f"h-{replica}",
+        model=model.name,
+        profile=p.name,
+        rank=rank,
+        world_size=world_size,
+        served_name=model.name,
+        fingerprint=p.fingerprint_on(node),
+        weights=p.weights_on(node),
+        command=p.command,
+        gpus=(gpu,),
+        port=18010 + int(gpu[-1]) + 3 * (model.name == "deep") + 5 * (model.name == "gone"),
+        resources=resources_for(p),
+        ready=p.ready,
+        start_timeout_s=p.start_timeout_s,
+        stop=p.stop,
+        restart=p.restart,
+    )
+    return node, start
 
 
 def edited(rng: Random, catalog: Catalog, edits: int) -> tuple[Catalog, str]:

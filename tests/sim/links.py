@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from llmgw.core.supervise.report import shard_report
 from llmgw.core.types.messages import (
     Command,
@@ -67,7 +69,7 @@ class Link:
             return
         self._asked += 1
         asked, life = self._asked, agent.life
-        report = agent.snapshot()
+        report = replace(agent.snapshot(), registration=agent.sim.clock.steps)
         self.dirty, self.gone = set(), []
 
         def failed() -> None:
@@ -82,7 +84,7 @@ class Link:
         control = agent.sim.controls[self.url]
         agent.sim.net.call(
             (agent.facts.node, self.url),
-            lambda: control.register(report, self._peer(life), asked),
+            lambda: control.register(report, self._peer(life)),
             reply,
             failed,
         )

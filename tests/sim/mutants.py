@@ -14,8 +14,8 @@ from llmgw.core.route import table
 from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
 from llmgw.core.types.plan import Plan
-from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import PLACED, Event, Node, Shard, State
+from llmgw.core.types.routes import RouteReplica, RouteTable
+from llmgw.core.types.state import PLACED, DrainBegun, Event, Node, Shard, State
 from tests.sim.simulation import Core
 
 Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
@@ -86,18 +86,31 @@ def _never_ready(node: Node) -> Node:
     return replace(node, shards=tuple(replace(s, ready_s=None) for s in node.shards))
 
 
-def no_draining_routes(state: State, found: Survey, version: int) -> RouteTable:
-    """Gateways are never told that a replica drains: they go on sending (A65)."""
+def drains_end_at_once(state: State, event: Event, now: float) -> State:
+    """A drained replica is stopped while requests run on it (A65)."""
+    after = observe(state, event, now)
+    if isinstance(event, DrainBegun) and event.incarnation in after.draining:
+        begun = replace(after.draining[event.incarnation], since_s=-1e6)
+        after = replace(after, draining=after.draining | {event.incarnation: begun})
+    return after
+
+
+def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTable:
+    """What has ended stays in the table: the endpoint of a replica is never taken out (A41)."""
     routes = table(state, found, version)
-    models = {
-        name: replace(m, replicas=tuple(replace(r, state="ready") for r in m.replicas))
-        for name, m in routes.models.items()
-    }
+    models = dict(routes.models)
+    for node in state.nodes.values():
+        for shard in node.shards:
+            r = shard.report
+            if r.state == "failed" and r.endpoint and r.model in models:
+                dead = RouteReplica(replica=r.replica, endpoint=r.endpoint, incarnation=r.incarnation)
+                there = models[r.model]
+                models[r.model] = replace(there, replicas=(*there.replicas, dead))
     return replace(routes, models=models)
 
 
-def no_tear_down_memory(state: n.AgentState, event: n.Event, now: float) -> Stepped:
-    """An agent that restarts its engines without a journal of the intent: the record is written after the spawn (F43)."""
+def no_intent(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """What is about to be spawned is not journaled before (F43)."""
     after, effects = supervise(state, event, now)
     if any(isinstance(e, n.Spawn) for e in effects):
         effects = tuple(e for e in effects if not isinstance(e, n.WriteRecord))
@@ -112,6 +125,7 @@ MUTANTS: dict[str, Core] = {
     "any epoch": Core(supervise=any_epoch),
     "unreadable is absent": Core(supervise=unreadable_is_absent),
     "wanted long ago": Core(observe=wanted_long_ago),
-    "no draining routes": Core(table=no_draining_routes),
-    "no journal before spawn": Core(supervise=no_tear_down_memory),
+    "drains end at once": Core(observe=drains_end_at_once),
+    "old ones stay routed": Core(table=old_ones_stay_routed),
+    "no intent": Core(supervise=no_intent),
 }

@@ -170,12 +170,13 @@ def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
 
 
 def _short(sim: Simulation, control: Control, engine: Engine) -> str:
+    """Every rank runs on a node that is there for this control."""
     assert control.state is not None
+    nodes = control.state.nodes
+    there = [h for k, h in sim.hosts.items() if k in nodes and nodes[k].settled]
+    ranks = {e.start.rank for h in there for e in h.live() if e.key[1] == engine.key[1]}
+    silent = [k for k, node in nodes.items() if not node.connected]
     want = engine.start.world_size
-    ranks = {
-        e.start.rank for h in sim.hosts.values() for e in h.live() if e.key[1] == engine.key[1]
-    }
-    silent = [k for k, node in control.state.nodes.items() if not node.connected]
     return "" if len(ranks) < want or silent else f"all {want} ranks run"
 
 

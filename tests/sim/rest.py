@@ -73,6 +73,8 @@ def _model(sim: Simulation, state: State, model: Model, engines: list[Engine]) -
         yield f"{model.name}: {sick} do not answer"
     for engine in running.values():
         profile = model.profile(engine.start.profile)
+        if profile is not None and profile.nodes > 1:
+            continue  # starts over several nodes are not built, so it is not rolled
         if profile is None:
             yield f"{engine} has a profile that is gone"
         elif profile.fingerprint_on(engine.host) != engine.start.fingerprint:
@@ -106,6 +108,11 @@ def fits(host: Host, profile: Profile, now: float) -> bool:
     return free >= profile.gpus
 
 
+def _whole(sim: Simulation, lead: Engine) -> bool:
+    ranks = {e.start.rank for h in sim.hosts.values() for e in h.live() if e.key[1] == lead.key[1]}
+    return len(ranks) == lead.start.world_size
+
+
 def _routes(sim: Simulation, state: State, version: int) -> Iterator[str]:
     for gateway in sim.gateways:
         if gateway.table.version != version:
@@ -120,7 +127,7 @@ def _routes(sim: Simulation, state: State, version: int) -> Iterator[str]:
             e.key[1]
             for m in state.catalog.models.values()
             for e in _engines(sim, state, m)
-            if e.start.rank == 0
+            if e.start.rank == 0 and _whole(sim, e)
         }
         if routed != running:
             yield f"gateway {gateway.name} routes to {sorted(routed)}, {sorted(running)} run"

@@ -24,7 +24,7 @@ from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Event, Shard, State
 from tests.sim.agents import Agent
-from tests.sim.clock import Clock
+from tests.sim.clock import Clock, iso
 from tests.sim.controls import Control
 from tests.sim.gateways import Gateway
 from tests.sim.judge import Broken, Judge
@@ -181,6 +181,22 @@ class Simulation:
                 )
 
     # ------------------------------------------------------------ life
+
+    def preload(self, node: str, start: Start, state: str = "ready", since: str = "") -> Engine:
+        """An engine from before this history: it runs, and is in the journal of its node's agent."""
+        host, agent = self.hosts[node], self.agents[node]
+        engine = host.spawn(start, 1, self.behave(start))
+        agent.journal[start.shard, start.incarnation] = n.Record(
+            start=start,
+            state=state,
+            boot_id=host.boot_id,
+            pid=engine.pid,
+            start_ticks=engine.ticks,
+            started_at=since or iso(self.clock.now),
+            endpoint=f"http://{node}:{start.port}",
+            artefact=start.weights,
+        )
+        return engine
 
     def start_all(self) -> None:
         for agent in self.agents.values():
