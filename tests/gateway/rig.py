@@ -150,6 +150,9 @@ class Rig:
         for endpoint in self.gateway.fleet.endpoints():
             while endpoint.idle:
                 endpoint.idle.pop().close()
+        for connection in tuple(self.gateway.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # for the loop to see them closed
 
 
 @asynccontextmanager

@@ -89,7 +89,8 @@ def older(rng: Random, catalog: Catalog, gpus: dict[str, int]) -> tuple[Catalog,
         second = next(g for g in free if g.partition("-")[0] != first.partition("-")[0])
         free.remove(second)
         pair = replace(profile(rng, "deep"), nodes=2, gpus=1, gpu_memory_bytes=20 * GIB)
-        deep = Model(name="deep", profiles=(pair,), scaling=Scaling(min=1, max=1))
+        scaling = Scaling(min=1, max=1, idle_timeout_s=IDLE_S)
+        deep = Model(name="deep", profiles=(pair,), scaling=scaling)
         catalog = replace(catalog, models=catalog.models | {"deep": deep})
         placed += [left(deep, "deep-old", rank, gpu, 2) for rank, gpu in enumerate((first, second))]
     if free and rng.random() < 0.3:

@@ -1,7 +1,7 @@
 """What must hold at every step, judged from the truth of the world and not from what anybody believes.
 
-Each finding raises `Broken` with the invariant's name. An invariant is never weakened to let a run pass; where the design
-itself allows an exception, the exception is written beside the check with its number.
+Each finding raises `Broken` with the invariant's name. An invariant is never weakened to let a run pass; where the
+design itself allows an exception, the exception is written beside the check with its number.
 """
 
 from __future__ import annotations
@@ -159,11 +159,12 @@ class Judge:
             )
         assert order is not None
         cut = [r for g in self.sim.gateways if not self.forgotten(g) for r in g.on(engine)]
-        timed_out = self.sim.clock.now - order.at_s >= order.drain_timeout_s - 0.001
+        now = self.sim.clock.now
+        timed_out = now - order.at_s >= order.drain_timeout_s - 0.001
         self.require(
             "no stream is cut",
             not cut or timed_out or order.reason in CUTTING,
-            f"{name} to {engine} with {len(cut)} in flight; ordered {self.sim.clock.now - order.at_s:.1f} s ago: {order.why}",
+            f"{name} to {engine}, {len(cut)} in flight, ordered {now - order.at_s:.1f} s ago: {order.why}",
         )
 
     def forgotten(self, gateway: Gateway) -> bool:
@@ -183,9 +184,9 @@ class Judge:
 
     def settling_for(self, control: Control) -> str:
         """What settling still waits for; once over it does not begin again. Asked at every registration."""
-        if not control.settled:
+        if not control.heard.settled:
             waiting = self._settling_for(control)
-            control.settled = not waiting
+            control.heard.settled = not waiting
             return waiting
         return ""
 
@@ -196,15 +197,15 @@ class Judge:
         if now - control.started_s >= self.sim.settle_timeout_s:
             return ""
         settled = {k for k, node in state.nodes.items() if node.settled}
-        waited = control.expected - settled
+        waited = control.heard.expected - settled
         if waited:
             return ", ".join(sorted(waited))
-        if settled and control.remembered:
+        if settled and control.heard.remembered:
             return ""  # those unreachable in the last picture are not waited for, their shards stay held
         heard = [state.nodes[k] for k in settled]
         if heard and all(node.report.epoch_seen == 0 for node in heard):
             return ""
-        last = control.last_new_s
+        last = control.heard.last_new_s
         return "" if heard and last is not None and now - last >= QUIET_S else "any node"
 
     def starts(self, control: Control, start: m.Start, *, roll: bool) -> None:
@@ -244,7 +245,7 @@ class Judge:
         for name, agent in self.sim.agents.items():
             link = agent.links.get(control.url)
             there = state.nodes.get(name)
-            session = control.sessions.get(name)
+            session = control.sessions.of.get(name)
             if not agent.up or link is None or there is None or not there.settled:
                 continue
             if session is None or session.id != link.session or not link.quiet:
@@ -281,7 +282,7 @@ class Judge:
         if isinstance(listener, Engine) and listener.key[1] == route.incarnation:
             return True
         there = control.state.nodes.get(node) if control.state is not None else None
-        link, told = agent.links.get(control.url), control.sessions.get(node)
+        link, told = agent.links.get(control.url), control.sessions.of.get(node)
         if link is None or told is None or there is None or not agent.up:
             return True
         return not (there.settled and there.connected and told.id == link.session)

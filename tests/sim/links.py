@@ -1,4 +1,4 @@
-"""An agent's conversation with one control: register, events one at a time, commands in order of `seq` (contract/http.md).
+"""An agent's conversation with one control: register, events one at a time, commands by `seq` (contract/http.md).
 
 As the real one does, it ends the session on any failure and begins with a full register again, after a back-off.
 """
@@ -84,7 +84,7 @@ class Link:
         control = agent.sim.controls[self.url]
         agent.sim.net.call(
             (agent.facts.node, self.url),
-            lambda: control.register(report, self._peer(life)),
+            lambda: control.sessions.register(report, self._peer(life)),
             reply,
             failed,
         )
@@ -169,7 +169,7 @@ class Link:
         control = agent.sim.controls[self.url]
         agent.sim.net.call(
             (agent.facts.node, self.url),
-            lambda: control.events(agent.facts.node, events),
+            lambda: control.sessions.events(agent.facts.node, events),
             reply,
             failed,
         )

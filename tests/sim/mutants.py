@@ -109,14 +109,6 @@ def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTabl
     return replace(routes, models=models)
 
 
-def no_intent(state: n.AgentState, event: n.Event, now: float) -> Stepped:
-    """What is about to be spawned is not journaled before (F43)."""
-    after, effects = supervise(state, event, now)
-    if any(isinstance(e, n.Spawn) for e in effects):
-        effects = tuple(e for e in effects if not isinstance(e, n.WriteRecord))
-    return after, effects
-
-
 MUTANTS: dict[str, Core] = {
     "in flight is free": Core(decide=in_flight_is_free),
     "no settling": Core(started=no_settling),
@@ -127,5 +119,4 @@ MUTANTS: dict[str, Core] = {
     "wanted long ago": Core(observe=wanted_long_ago),
     "drains end at once": Core(observe=drains_end_at_once),
     "old ones stay routed": Core(table=old_ones_stay_routed),
-    "no intent": Core(supervise=no_intent),
 }

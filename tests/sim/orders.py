@@ -55,7 +55,7 @@ def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) ->
     assert state is not None
     model = state.catalog.models[start.model]
     # What no agent and no inventory has told this process is no reproach to it.
-    known = (x for x in alive(sim, control, start.model) if x.incarnation in control.told)
+    known = (x for x in alive(sim, control, start.model) if x.incarnation in control.heard.incarnations)
     there = {x.incarnation: x for x in known}
     if roll:
         drifted = [x for x in there.values() if _drifted(model, x)]
@@ -121,7 +121,7 @@ def _idle(sim: Simulation, control: Control, engine: Engine) -> str:
     timeout = model.scaling.idle_timeout_s
     replica = engine.start.replica
     heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
-    used = control.used_s.get(replica, 0.0)
+    used = control.heard.used_s.get(replica, 0.0)
     old = [r for g in heard for r in g.on(engine) if now - r.began_s > DEMAND_LAG_S]
     if old:
         return f"{len(old)} requests run on it"

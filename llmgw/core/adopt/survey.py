@@ -50,6 +50,7 @@ def survey(state: State) -> Survey:
                 over.setdefault(shard.incarnation, []).append(shard)
             if bucket is not None:
                 verdicts.append(_verdict(shard, bucket))
+    _joined(running)
     groups = [group_of(state, inc, shards) for inc, shards in sorted(running.items())]
     superseded = _superseded(state, groups)
     lost = rivals(state, groups)
@@ -88,7 +89,7 @@ def _bucket(state: State, node: Node, shard: Shard) -> Bucket | None:
             f"we believed {report.state}; the agent on {shard.node} does not run it",
             "not_running",
         )
-    if report.node is not None and report.node != shard.node:
+    if shard.misplaced:
         return Bucket(
             "conflict",
             f"it names node {report.node}, but {shard.node} reported it",
@@ -108,7 +109,32 @@ def _bucket(state: State, node: Node, shard: Shard) -> Bucket | None:
         return Bucket("hold", f"{shard.node} does not answer; it is left alone", "node_silent")
     if report.state == "unknown":
         return Bucket("hold", f"cannot tell: {report.error or 'its state is not known'}")
+    if not report.model:
+        return Bucket("hold", "cannot tell: its agent does not say which model it runs")
     return None
+
+
+def _joined(running: dict[str, list[tuple[Shard, bool]]]) -> None:
+    """A half whose older agent leaves the incarnation out belongs to the one half of its replica that has one (F55).
+
+    Else the replica is torn apart while agents are upgraded node by node (A26). Only ranks that the world lacks join:
+    anything else is a copy, for the rivals to judge (A37).
+    """
+    nameless = [inc for inc, found in running.items() if not found[0][0].report.incarnation]
+    for inc in nameless:
+        mine = running[inc]
+        about = (mine[0][0].report.model, mine[0][0].report.replica)
+        named = [
+            k
+            for k, found in running.items()
+            if k not in nameless and about == (found[0][0].report.model, found[0][0].report.replica)
+        ]
+        both = [s for k in (inc, *named) for s, _ in running[k]]
+        sizes = {s.report.world_size for s in both if s.report.world_size}
+        ranks = [s.rank for s in both]
+        lacked = len(sizes) == 1 and max(ranks) < min(sizes) and len(set(ranks)) == len(ranks)
+        if len(named) == 1 and lacked:
+            running[named[0]] += running.pop(inc)
 
 
 def _superseded(state: State, groups: list[Group]) -> dict[str, Shard]:
@@ -155,13 +181,9 @@ def _lost_bucket(loser: Lost) -> Bucket:
 
 def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Shard]) -> Bucket:
     r, report = g.replica, shard.report
-    first_fabric = next((s.report.fabric for s in r.members if s.report.fabric), "")
-    if report.fabric and report.fabric != first_fabric:
-        return Bucket(
-            "conflict",
-            f"it is on fabric {report.fabric}, the replica on {first_fabric}",
-            "fabric_conflict",
-        )
+    differs = _disagrees(g, shard)
+    if differs is not None:
+        return differs
     if shard.origin == PLACED:
         return Bucket("keep", "placed, its agent has not reported it yet")
     if shard.known:
@@ -181,6 +203,30 @@ def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Sha
     if r.have < r.want:
         why += f"; {r.have} of {r.want} shards"
     return Bucket("adopt", why, "drift" if r.drift else None)
+
+
+def _disagrees(g: Group, shard: Shard) -> Bucket | None:
+    """Pool, fabric, fingerprint: the first that says one counts, another value is a conflict, named (A17)."""
+    members = g.replica.members
+    for what, reason in (("pool", None), ("fabric", "fabric_conflict")):
+        said = [(getattr(s.report, what), s) for s in members]
+        first = next(((value, s) for value, s in said if value), None)
+        mine = getattr(shard.report, what)
+        if first is not None and mine and mine != first[0]:
+            return Bucket(
+                "conflict", f"its {what} is {mine}, {first[1].report.shard} has {first[0]}", reason
+            )
+    lead = next((s for s in members if s.report.fingerprint), shard)
+    ran, theirs = shard.report.fingerprint, lead.report.fingerprint
+    if not ran or g.claim.profile is None:
+        return None
+    today, there = (g.claim.profile.fingerprint_on(s.node) for s in (shard, lead))
+    # Weights may differ by node, and then fingerprints do: what today's would be on each node tells.
+    alike = ran == theirs if today == there else (ran == today) == (theirs == there)
+    if alike:
+        return None
+    why = f"its fingerprint is {ran[:10]}, {lead.report.shard} has {theirs[:10]}"
+    return Bucket("conflict", why, "drift")
 
 
 def _disagreements(g: Group) -> list[str]:

@@ -57,13 +57,26 @@ def after_settling(
     """Started, all reports in, one registration each in that order, settling over. Time stands at 0."""
     state = started(catalog, memory, now=0.0, settle_timeout_s=0.0, keep_unknown=keep_unknown)
     for report in reports:
-        # An agent that is still re-attaching does not know yet what runs (A13): it counts as not heard.
         if report.reattached:
             state = observe(state, NodeRegistered(report), 0.0)
         else:
-            state = remembered(state, report, unreachable=False)
+            state = _unheard(state, report)
     nodes = {
         name: replace(node, shards=tuple(replace(s, known=False) for s in node.shards))
         for name, node in state.nodes.items()
     }
     return replace(state, nodes=nodes, settled_s=0.0)
+
+
+def _unheard(state: State, report: NodeReport) -> State:
+    """An agent that is still re-attaching does not know yet what runs (A13): it counts as not heard.
+
+    What was believed there stays believed: its early report may be empty.
+    """
+    old = state.nodes.get(report.node)
+    listed = {s.shard for s in report.shards}
+    before = tuple(
+        s.report for s in (old.shards if old else ()) if s.report.shard not in listed and s.holds
+    )
+    whole = replace(report, shards=(*report.shards, *before))
+    return remembered(state, whole, unreachable=False)

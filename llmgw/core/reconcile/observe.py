@@ -142,9 +142,10 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
     before = {s.key: s for s in old.shards} if old else {}
     reported = tuple(_recognised(s, before) for s in report.shards)
     shards = tuple(_seen(report.node, s, before, now) for s in reported)
-    named = {s.key for s in shards}
     lacking = tuple(
-        replace(s, missing=True) for s in before.values() if s.key not in named and _believed(s)
+        replace(s, missing=True)
+        for s in before.values()
+        if _believed(s) and not any(s.may_be(n) for n in shards)
     )
     node = Node(
         report=replace(report, shards=()),
@@ -191,8 +192,13 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
 
 
 def _believed(shard: Shard) -> bool:
-    """Placed but never reported is dropped, not counted as a failure; ended ones are over (A39, A40)."""
-    return shard.origin != PLACED and (shard.missing or shard.report.state not in TERMINAL)
+    """Placed but never reported is dropped, not counted as a failure; ended ones are over (A39, A40).
+
+    One that named another node was refused (A12): nobody believed it.
+    """
+    if shard.origin == PLACED or shard.misplaced:
+        return False
+    return shard.missing or shard.report.state not in TERMINAL
 
 
 def _seen(

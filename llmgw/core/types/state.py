@@ -67,6 +67,16 @@ class Shard(Struct, frozen=True, kw_only=True):
         return (self.incarnation, self.rank)
 
     @property
+    def misplaced(self) -> bool:
+        """It names another node than the one that reported it: refused (A12)."""
+        return self.report.node not in (None, self.node)
+
+    def may_be(self, other: Shard) -> bool:
+        """The same shard as far as anybody says: an older agent leaves the incarnation out, and unknown is not different (F55)."""
+        named = self.report.incarnation and other.report.incarnation
+        return self.key == other.key or (not named and self.report.shard == other.report.shard)
+
+    @property
     def holds(self) -> bool:
         """Whether it holds resources: all that has not verifiably ended (A43, A44)."""
         return not self.missing and self.report.state not in TERMINAL

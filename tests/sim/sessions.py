@@ -1,0 +1,207 @@
+"""Control's side of the talk with agents: registrations, events, and the commands queued for each (contract/http.md).
+
+As llmgw.control has it, with one thing more where the lease can move to another host: there a registration counts only when
+the agent has stored our epoch (design.md 3, "promotion fences first").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from llmgw.core.types import messages as m
+from llmgw.core.types import state as s
+from tests.sim.links import Peer, digest
+from tests.sim.network import Unreachable
+
+if TYPE_CHECKING:
+    from tests.sim.controls import Control
+
+#: A push that got no answer is made again; an order that was carried out and changed nothing is repeated.
+SOON_S, AGAIN_S, REPEAT_S = 0.2, 2.0, 5.0
+
+
+@dataclass
+class Session:
+    id: str
+    report: m.NodeReport
+    peer: Peer
+    heard_s: float
+    n: int = 0
+    seq: int = 0
+    applied: int = 0
+    queue: list[m.Command] = field(default_factory=list)
+    #: per kind and shard: seq and time of the last order
+    numbers: dict[tuple[str, str, str], tuple[int, float]] = field(default_factory=dict)
+    pushing: bool = False
+    #: its agent has stored our epoch and answered with its inventory
+    fenced: bool = False
+
+    def ack(self, applied: int) -> None:
+        self.applied = max(self.applied, applied)
+        self.queue = [c for c in self.queue if c.seq > applied]
+
+
+class Sessions:
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.sim = control.sim
+        self.of: dict[str, Session] = {}
+        #: per node, its boot and the newest registration of it
+        self._latest: dict[str, tuple[str, int]] = {}
+        self._count = 0
+
+    # ------------------------------------------------------------ what agents say
+
+    def register(self, report: m.NodeReport, peer: Peer) -> m.Registered:
+        control, now = self.control, self.sim.clock.now
+        control.listening()
+        if self._double(report) or self._stale(report):
+            raise Unreachable  # 409
+        if report.epoch_seen >= control.picture.epoch:
+            if report.leader_uuid not in (None, control.uuid):
+                self._rise(report.epoch_seen)
+        state = control.listening()
+        self._count += 1
+        session = Session(f"{control.uuid}.{self._count}", report, peer, now)
+        self.of[report.node] = session
+        ours = report.epoch_seen == state.epoch and report.leader_uuid == control.uuid
+        session.fenced = ours or self.sim.lease.kind == "file"
+        # Nobody ever commanded one that has seen no epoch: there is nobody to fence off.
+        if session.fenced or report.epoch_seen == 0:
+            self._fold(state, report)
+        if not session.fenced:
+            self.send(report.node, m.SendReport())
+        return m.Registered(session=session.id, epoch=state.epoch, leader_uuid=control.uuid)
+
+    def _fold(self, state: s.State, report: m.NodeReport) -> None:
+        control = self.control
+        words = ", ".join(f"{x.shard} {x.state}" for x in report.shards) or "nothing"
+        self.sim.say(control.url, "registered", f"{report.node} {words}")
+        known = state.nodes.get(report.node)
+        if known is None or not known.settled:
+            control.heard.last_new_s = self.sim.clock.now
+        control.heard.incarnations |= {x.incarnation for x in report.shards}
+        control.observe(s.NodeRegistered(report))
+
+    def _double(self, report: m.NodeReport) -> bool:
+        """Another boot of a node that was heard just now: two of one id (F52)."""
+        old = self.of.get(report.node)
+        if old is None or old.report.boot_id == report.boot_id:
+            return False
+        return self.sim.clock.now - old.heard_s < s.SESSION_TTL_S
+
+    def _stale(self, report: m.NodeReport) -> bool:
+        """Taken before one that is folded already; `registration` is a time of the node's clock, one clock a boot."""
+        boot_id, newest = self._latest.get(report.node, ("", 0))
+        if report.boot_id == boot_id and report.registration <= newest:
+            return True
+        self._latest[report.node] = (report.boot_id, report.registration)
+        return False
+
+    def events(self, node: str, events: m.Events) -> m.EventsReply | None:
+        """None: 410, register again."""
+        state = self.control.listening()
+        session = self.of.get(node)
+        if session is None or session.id != events.session:
+            return None
+        if events.n <= session.n:
+            return m.EventsReply(epoch=state.epoch)
+        session.n, session.heard_s = events.n, self.sim.clock.now
+        session.ack(events.applied)
+        self.control.heard.incarnations |= {x.incarnation for x in events.shards}
+        there = state.nodes.get(node)
+        silent = there is not None and not there.connected
+        if events.shards or events.gone or events.refused or events.gpus is not None or silent:
+            change = s.ShardsChanged(
+                node, events.shards, events.gone, events.gpus, events.foreign, events.refused
+            )
+            self.control.observe(change)
+        other = any(r.reason in ("lower_epoch", "other_leader") for r in events.refused)
+        return m.EventsReply(match=not other and self._same(node, events.digest), epoch=state.epoch)
+
+    def _same(self, node: str, said: str) -> bool:
+        there = self.control.picture.nodes.get(node)
+        if there is None or not there.settled:
+            return True
+        known = (x.report for x in there.shards if x.origin != s.PLACED and not x.missing)
+        return digest(known) == said
+
+    def _rise(self, seen: int) -> None:
+        """Somebody led above us: ask the lease. Still ours: take one more; not ours: end."""
+        control = self.control
+        if not self.sim.lease.holds(control.url):
+            control.crash("another leads")
+            return
+        epoch = max(control.picture.epoch, seen) + 1
+        self.sim.say(control.url, "takes epoch", f"{epoch}, an agent has seen {seen}")
+        control.state = replace(control.picture, epoch=epoch)
+        control.keep(replace(control.disk.memory, epoch=epoch))
+        for node, session in self.of.items():
+            session.fenced = False
+            self.send(node, m.SendReport())
+
+    def expired(self) -> list[str]:
+        """End and name those that were silent for too long."""
+        now = self.sim.clock.now
+        silent = [k for k, x in self.of.items() if now - x.heard_s >= s.SESSION_TTL_S]
+        for node in silent:
+            del self.of[node]
+        return silent
+
+    # ------------------------------------------------------------ commands
+
+    def send(self, node: str, command: m.Command) -> None:
+        """Queue it, unless the same is under way; what changed nothing is repeated after a while."""
+        session, now = self.of.get(node), self.sim.clock.now
+        if session is None or not self.control.up:
+            return
+        key = (type(command).__name__, *_about(command))
+        seq, at = session.numbers.get(key, (0, -REPEAT_S))
+        if seq > session.applied or now - at < REPEAT_S:
+            return
+        session.seq += 1
+        session.numbers[key] = (session.seq, now)
+        stamped = replace(
+            command,
+            seq=session.seq,
+            session=session.id,
+            epoch=self.control.picture.epoch,
+            leader_uuid=self.control.uuid,
+        )
+        self.sim.judge.sends(self.control, node, stamped)
+        session.queue.append(stamped)
+        self._push(session)
+
+    def _push(self, session: Session) -> None:
+        """Answer the agent's long poll; what was not acknowledged goes out again."""
+        node, control = session.report.node, self.control
+        if session.pushing or not session.queue or self.of.get(node) is not session:
+            return
+        session.pushing = True
+        commands, life = tuple(session.queue), control.life
+
+        def reply(said: tuple[str, int]) -> None:
+            session.pushing = False
+            if said[0] != session.id:  # it has not got its session yet
+                control.later(SOON_S, lambda: self._push(session))
+                return
+            session.ack(said[1])
+            if control.up and control.life == life:
+                self._push(session)
+
+        def failed() -> None:
+            session.pushing = False
+            control.later(AGAIN_S, lambda: self._push(session))
+
+        self.sim.net.call(
+            (control.url, node), lambda: session.peer(session.id, commands), reply, failed
+        )
+
+
+def _about(command: m.Command) -> tuple[str, str]:
+    if isinstance(command, m.SendReport):
+        return ("", "")
+    return (command.shard, command.incarnation)
