@@ -39,6 +39,13 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
             msg = f"--listen {self.listen} is open to the network and no token is set"
             hint = "set LLMGW_TOKEN and LLMGW_NODE_TOKEN, or mean it: --insecure"
             raise UsageError(msg, hint)
+        if self.gateway is not None and not self.gateway.loopback and not self.insecure:
+            msg = f"--gateway {self.gateway} is open to the network, and there are no API keys for clients yet"
+            hint = (
+                "where everybody on that network may use the models: --insecure; "
+                "else keep it on 127.0.0.1, behind a proxy that asks who comes"
+            )
+            raise UsageError(msg, hint)
         if self.gateway is not None and self.gateway == self.listen and self.listen.port:
             msg = f"--listen and --gateway are both {self.listen}"
             raise UsageError(msg, "give the gateway a port of its own")

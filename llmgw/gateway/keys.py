@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from llmgw.core.types.routes import RouteKey
 from llmgw.gateway.openai import ProblemError
 
-HINT = "send `Authorization: Bearer KEY`; `llmgw key add NAME` makes a key"
+HINT = "send `Authorization: Bearer KEY`"
 
 
 class Keys:
@@ -30,7 +30,7 @@ class Keys:
         if not self._keys:
             message = "no API key exists, and this gateway listens beyond loopback"
             raise ProblemError(
-                401, "invalid_api_key", message, "`llmgw key add NAME`, or start it with --insecure"
+                401, "invalid_api_key", message, "start it with --insecure, or listen on 127.0.0.1"
             )
         sent = _sent(headers)
         if not sent:

@@ -164,7 +164,9 @@ async def _need_keys(gateway: Gateway, feed: Feed, where: str) -> None:
     if table is None or not table.keys:
         known = "no control answered with a table" if table is None else "no API key exists"
         message = f"listening on {where} refused: that is beyond loopback, and {known}"
-        raise UsageError(message, "`llmgw key add NAME` makes a key; --insecure serves everybody")
+        raise UsageError(
+            message, "--insecure serves everybody on that network; else listen on 127.0.0.1"
+        )
 
 
 async def _finish(gateway: Gateway, stop: Stop, limit_s: float, log: Any) -> None:

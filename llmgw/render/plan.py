@@ -35,7 +35,7 @@ def page(plan: Json) -> list[Table | str]:
 
 def gpu_names(plan: Json) -> dict[str, str]:
     """UUID -> index, as people count GPUs."""
-    return {g["uuid"]: str(g["index"]) for n in plan["nodes"] for g in n.get("gpus") or ()}
+    return {g["uuid"]: str(g["index"]) for g in plan.get("gpus", ())}
 
 
 def _gpus(uuids: list[str], names: dict[str, str], *, none: str = "cpu") -> str:

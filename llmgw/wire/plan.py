@@ -59,12 +59,12 @@ def plan_document(
         "epoch_seen": plan.epoch_seen,
         "nodes": [
             {"node": n.node, "answered": n.answered, "shards": n.shards, "error": n.error}
-            | {"gpus": _gpus(nodes.get(n.node))}
             for n in plan.nodes
         ],
         "shards": shards,
         "replicas": [_replica(r) for r in plan.replicas if r.claimed],
         "actions": actions,
+        "gpus": [g for name in sorted(nodes) for g in _gpus(nodes[name])],
         "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name])],
         "summary": summary,
         "disturbs": _disturbed(plan),
@@ -112,9 +112,12 @@ def _disturbed(plan: Plan) -> int:
     return len(hit)
 
 
-def _gpus(node: Node | None) -> list[dict[str, Any]]:
-    devices = node.report.gpus or () if node else ()
-    return [{"uuid": g.uuid, "index": g.index, "name": g.name} for g in devices]
+def _gpus(node: Node) -> list[dict[str, Any]]:
+    devices = node.report.gpus or ()
+    return [
+        {"node": node.report.node, "uuid": g.uuid, "index": g.index, "name": g.name}
+        for g in devices
+    ]
 
 
 def _foreign(node: Node) -> list[dict[str, Any]]:

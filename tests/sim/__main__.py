@@ -1,4 +1,4 @@
-"""`python -m tests.sim [--seed N [-v] | --seeds FIRST COUNT | --soak MINUTES | --rewrite [FILE…]]`."""
+"""`python -m tests.sim [--seed N [-v] | [--first N] [--seeds N] [--all] | --soak MINUTES | --rewrite [FILE...]]`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="print its whole trace")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
-    parser.add_argument("--soak", type=float, metavar="MINUTES")
-    parser.add_argument(
-        "--all", action="store_true", help="go on after a failure, print one line each"
-    )
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="as many as go into the time")
+    parser.add_argument("--all", action="store_true", help="go on after a failure, a line each")
     parser.add_argument("--rewrite", nargs="*", type=Path, metavar="FILE", help="traces of scripts")
     args = parser.parse_args()
     if args.rewrite is not None:
         for path in rewrite(args.rewrite):
-            print(f"rewritten: {path}")
+            say(f"rewritten: {path}")
         return 0
-    if args.seed is not None:
-        return one(args.seed, verbose=args.verbose)
-    return many(args)
+    return many(args) if args.seed is None else one(args.seed, verbose=args.verbose)
+
+
+def say(words: object) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
 
 
 def one(seed: int, *, verbose: bool) -> int:
     try:
         sim = run_seed(seed)
     except Failure as e:
-        print(e)
+        say(e)
         return 1
     if verbose:
-        print(sim.story())
-    print(f"seed {seed}: {sim.headline()}")
+        say(sim.story())
+    say(f"seed {seed}: {sim.headline()}")
     return 0
 
 
@@ -52,11 +53,11 @@ def many(args: argparse.Namespace) -> int:
             total.add(run_seed(seed))
         except Failure as e:
             failed += 1
-            print(f"seed {seed}: {e.said}" if args.all else e, flush=True)
+            say(f"seed {seed}: {e.said}" if args.all else e)
             if not args.all:
                 return 1
         seed += 1
-    print(f"seeds {args.first}-{seed - 1}: {total}; {failed} failed")
+    say(f"seeds {args.first}-{seed - 1}: {total}; {failed} failed")
     return 1 if failed else 0
 
 

@@ -101,10 +101,9 @@ class Agent:
         if before is None:
             return
         after, effects = self.sim.core.supervise(before, event, self.sim.clock.now)
-        if self.host.disk_full and isinstance(event, n.CommandReceived):
-            if any(isinstance(e, n.StoreToken | n.WriteRecord | n.DeleteRecord) for e in effects):
-                self._cannot_journal(event)
-                return
+        if isinstance(event, n.CommandReceived) and self.host.disk_full and _durables(effects):
+            self._cannot_journal(event)
+            return
         self.state = after
         self.sim.judge.agent_step(self, before, event, effects)
         for effect in effects:
@@ -306,3 +305,7 @@ class Agent:
         for link in self.links.values():
             link.heartbeat()
         self.later(HEARTBEAT_S, self._heartbeat)
+
+
+def _durables(effects: tuple[n.Effect, ...]) -> bool:
+    return any(isinstance(e, n.StoreToken | n.WriteRecord | n.DeleteRecord) for e in effects)

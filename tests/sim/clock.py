@@ -1,4 +1,4 @@
-"""The only time there is: a queue of things to come. What is due at the same moment happens in the order it was asked for."""
+"""The only time there is: a queue of things to come. What is due at one moment happens in the order of asking."""
 
 from __future__ import annotations
 

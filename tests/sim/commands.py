@@ -1,4 +1,4 @@
-"""The words of a script: each is one method, its docstring the manual. Every acting word is given a second to take effect."""
+"""The words of a script: each is one method, its docstring the manual. An acting word has a second to take effect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One control plane: its life, its inventory, and the facts that come in. Its talk with agents is `sessions.py`'s, what a pass
-does with a plan is `passes.py`'s. It decides nothing.
+"""One control plane: its life, its inventory, and the facts that come in. It decides nothing.
 
+Its talk with agents is `sessions.py`'s, what a pass does with a plan is `passes.py`'s.
 Killed, it loses its memory and keeps its inventory; paused, it hears nothing until it wakes.
 """
 

@@ -1,4 +1,4 @@
-"""What an agent finds when it looks at its host: process trees, memory, listeners. As the real one does, it trusts no pid."""
+"""What an agent finds when it looks at its host: process trees, memory, listeners. It trusts no pid either."""
 
 from __future__ import annotations
 

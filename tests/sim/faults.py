@@ -123,7 +123,7 @@ class Chaos:
         del start
         return generate.manners(self.rng, self.sim.odds.trouble)
 
-    def _later(self, low_s: float, high_s: float, act: Callable[[], object]) -> float:
+    def _later(self, low_s: float, high_s: float, act: Callable[[], None]) -> float:
         wait = self.rng.uniform(low_s, high_s)
         self.sim.clock.after(wait, act)
         return wait

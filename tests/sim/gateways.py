@@ -5,7 +5,9 @@ A gateway keeps the newest table it was given, and of a partial one what it knew
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -82,7 +84,7 @@ class Gateway:
                 request.began_s = self.sim.clock.now
                 self.running.append(request)
                 self._byte(route.replica)
-                self.sim.clock.after(request.ends_s, lambda r=request: self._ends(r))
+                self.sim.clock.after(request.ends_s, partial(self._ends, request))
 
     def _byte(self, replica: str) -> None:
         self.last_byte_s[replica] = self.sim.clock.now
@@ -128,12 +130,12 @@ class Gateway:
         demand = self.demand(self._n)
         for url, control in self.sim.controls.items():
             if control.up:
-                self.sim.net.call(
-                    (self.name, url),
-                    lambda c=control: c.demand(demand),
-                    lambda table: self.adopt(table) if not self.silent else None,
-                    lambda: None,
-                )
+                to = partial(control.demand, demand)
+                self.sim.net.call((self.name, url), to, self._told, lambda: None)
+
+    def _told(self, table: RouteTable) -> None:
+        if not self.silent:
+            self.adopt(table)
 
     def demand(self, n: int) -> Demand:
         now = self.sim.clock.now
@@ -147,9 +149,9 @@ class Gateway:
         )
 
 
-def _counts(words: object) -> dict[str, int]:
+def _counts(words: Iterable[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for word in words:  # type: ignore[attr-defined]
+    for word in words:
         counts[word] = counts.get(word, 0) + 1
     return counts
 

@@ -192,8 +192,7 @@ class Judge:
 
     def _settling_for(self, control: Control) -> str:
         """From the words of A46 and A47 and not from the core's answer."""
-        state, now = control.state, self.sim.clock.now
-        assert state is not None
+        state, now = control.picture, self.sim.clock.now
         if now - control.started_s >= self.sim.settle_timeout_s:
             return ""
         settled = {k for k, node in state.nodes.items() if node.settled}
@@ -210,7 +209,7 @@ class Judge:
 
     def starts(self, control: Control, start: m.Start, *, roll: bool) -> None:
         """Remember whether it was needed when it was decided; judged when an agent obeys it."""
-        why = why_start(self.sim, control, start, roll=roll)
+        why = why_start(control, start, roll=roll)
         if why:
             self.unneeded[start.incarnation] = f"{control.url}: {why}"
 
@@ -223,12 +222,11 @@ class Judge:
             why=action.why,
             at_s=self.sim.clock.now,
             drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
-            needless=why_stop(self.sim, control, action, reason),
+            needless=why_stop(control, action, reason),
         )
 
     def control_pass(self, control: Control, found: Survey, plan: p.Plan) -> None:
-        state = control.state
-        assert state is not None
+        state = control.picture
         for said in check.violations(state, found):
             self.require("the picture is whole", holds=False, said=said)
         for said in check.plan_violations(state, plan):
@@ -240,8 +238,7 @@ class Judge:
 
     def _owned(self, control: Control) -> None:
         """Every running engine is in the picture of a control that its agent has told everything."""
-        state = control.state
-        assert state is not None
+        state = control.picture
         for name, agent in self.sim.agents.items():
             link = agent.links.get(control.url)
             there = state.nodes.get(name)
@@ -260,8 +257,7 @@ class Judge:
 
     def routes(self, control: Control) -> None:
         """Routes only to live owned endpoints, once the node has had the time to report."""
-        state = control.state
-        assert state is not None
+        state = control.picture
         if state.settling:
             return
         for model in control.table.models.values():

@@ -103,7 +103,9 @@ def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTabl
         for shard in node.shards:
             r = shard.report
             if r.state == "failed" and r.endpoint and r.model in models:
-                dead = RouteReplica(replica=r.replica, endpoint=r.endpoint, incarnation=r.incarnation)
+                dead = RouteReplica(
+                    replica=r.replica, endpoint=r.endpoint, incarnation=r.incarnation
+                )
                 there = models[r.model]
                 models[r.model] = replace(there, replicas=(*there.replicas, dead))
     return replace(routes, models=models)

@@ -1,4 +1,4 @@
-"""A network that is late, loses, repeats and reorders. A call has at most one answer: the reply, or a failure after a time.
+"""A network that is late, loses, repeats and reorders. A call has one answer: the reply, or a failure after a time.
 
 A failure says nothing: the request may have been handled (its reply was lost) or may yet be (a late repeat arrives).
 """

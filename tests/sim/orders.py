@@ -1,4 +1,4 @@
-"""Was it needed? A start and an end of an engine, judged by the truth and the catalog at the moment they are ordered."""
+"""Was it needed? A start and an end of an engine, judged by the truth and the catalog when they are ordered."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import ShardReport, Start
+from llmgw.core.types.messages import Start
 from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
 from tests.sim.world import Engine
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
-    from tests.sim.simulation import Simulation
 
 #: What a gateway has seen may take so long to reach control: its posts every few seconds, and a late message.
 DEMAND_LAG_S = 14.0
@@ -32,10 +31,9 @@ class Order(Struct, frozen=True, kw_only=True):
     needless: str = ""
 
 
-def alive(sim: Simulation, control: Control, model: str) -> Iterator[Start]:
+def alive(control: Control, model: str) -> Iterator[Start]:
     """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there."""
-    assert control.state is not None
-    for agent in sim.agents.values():
+    for agent in control.sim.agents.values():
         there = {e.key: e.start for e in agent.host.live()}
         for record in agent.records.values():
             if record.ended or record.desired != "running" or record.state == "stopping":
@@ -43,23 +41,21 @@ def alive(sim: Simulation, control: Control, model: str) -> Iterator[Start]:
             else:
                 there.setdefault(record.key, record.start)
         for start in there.values():
-            claims = control.state.catalog.resolve(start.model)
-            if claims is not None and claims.name == model:
-                if start.incarnation not in control.state.draining:
-                    yield start
+            claims = control.picture.catalog.resolve(start.model)
+            meant = start.incarnation not in control.picture.draining
+            if claims is not None and claims.name == model and meant:
+                yield start
 
 
-def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) -> str:
+def why_start(control: Control, start: Start, *, roll: bool) -> str:
     """Why this start is one too many, or ""."""
-    state = control.state
-    assert state is not None
+    state = control.picture
     model = state.catalog.models[start.model]
     # What no agent and no inventory has told this process is no reproach to it.
-    known = (x for x in alive(sim, control, start.model) if x.incarnation in control.heard.incarnations)
+    known = (x for x in alive(control, start.model) if x.incarnation in control.heard.incarnations)
     there = {x.incarnation: x for x in known}
     if roll:
-        drifted = [x for x in there.values() if _drifted(model, x)]
-        drifted += _just_died(sim, control, model)
+        drifted = any(_drifted(model, x) for x in there.values()) or _just_died(control, model)
         return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
     waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
     wanted = model.scaling.min or (1 if waiting else 0)
@@ -68,17 +64,18 @@ def why_start(sim: Simulation, control: Control, start: Start, *, roll: bool) ->
     return f"{wanted} wanted, {sorted(there)} run or are on their way"
 
 
-def _just_died(sim: Simulation, control: Control, model: Model) -> list[ShardReport]:
-    """Of an old profile, and ended so short a time ago that nobody can have told control."""
-    assert control.state is not None
-    shards = (x for node in control.state.nodes.values() for x in node.shards if x.holds)
-    return [
-        x.report
-        for x in shards
-        if x.report.model in (model.name, *model.aliases)
-        and x.report.fingerprint not in {f for p in model.profiles for f in p.fingerprints.values()}
-        and sim.clock.now - sim.died_s.get(x.incarnation, -TOLD_S) < TOLD_S
-    ]
+def _just_died(control: Control, model: Model) -> bool:
+    """One of an old profile ended so short a time ago that nobody can have told control."""
+    now, died_s = control.sim.clock.now, control.sim.died_s
+    today = {f for p in model.profiles for f in p.fingerprints.values()}
+    return any(
+        x.report.model in (model.name, *model.aliases)
+        and x.report.fingerprint not in today
+        and now - died_s.get(x.incarnation, -TOLD_S) < TOLD_S
+        for node in control.picture.nodes.values()
+        for x in node.shards
+        if x.holds
+    )
 
 
 def _drifted(model: Model, start: Start) -> bool:
@@ -87,13 +84,14 @@ def _drifted(model: Model, start: Start) -> bool:
 
 
 def why_stop(
-    sim: Simulation,
     control: Control,
     action: StopReplica | DrainReplica | RollReplica,
     reason: str,
 ) -> str:
     """Why this end is not needed, or ""."""
-    engines = [e for h in sim.hosts.values() for e in h.live() if e.key[1] == action.incarnation]
+    engines = [
+        e for h in control.sim.hosts.values() for e in h.live() if e.key[1] == action.incarnation
+    ]
     if not engines:
         return ""
     judges = {
@@ -109,13 +107,12 @@ def why_stop(
     judged = judges.get(reason)
     if judged is None:
         return "" if reason in ("ending", "draining", "duplicate_rank") else f"for {reason}?"
-    return judged(sim, control, engines[0])
+    return judged(control, engines[0])
 
 
-def _idle(sim: Simulation, control: Control, engine: Engine) -> str:
-    assert control.state is not None
-    now = sim.clock.now
-    model = control.state.catalog.resolve(engine.start.model)
+def _idle(control: Control, engine: Engine) -> str:
+    sim, now = control.sim, control.sim.clock.now
+    model = control.picture.catalog.resolve(engine.start.model)
     if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
         return f"{engine.start.model} is not on demand"
     timeout = model.scaling.idle_timeout_s
@@ -132,9 +129,8 @@ def _idle(sim: Simulation, control: Control, engine: Engine) -> str:
     return ""
 
 
-def _drift(sim: Simulation, control: Control, engine: Engine) -> str:
-    assert control.state is not None
-    model = control.state.catalog.resolve(engine.start.model)
+def _drift(control: Control, engine: Engine) -> str:
+    model = control.picture.catalog.resolve(engine.start.model)
     profile = model.profile(engine.start.profile) if model is not None else None
     if profile is None:
         return f"{engine.start.model} has no such profile"
@@ -142,9 +138,8 @@ def _drift(sim: Simulation, control: Control, engine: Engine) -> str:
     return f"its fingerprint is today's, {engine.start.fingerprint}" if same else ""
 
 
-def _unclaimed(sim: Simulation, control: Control, engine: Engine) -> str:
-    assert control.state is not None
-    model = control.state.catalog.resolve(engine.start.model)
+def _unclaimed(control: Control, engine: Engine) -> str:
+    model = control.picture.catalog.resolve(engine.start.model)
     if model is None or model.profile(engine.start.profile) is None:
         return ""
     today = model.profile(engine.start.profile)
@@ -154,14 +149,13 @@ def _unclaimed(sim: Simulation, control: Control, engine: Engine) -> str:
     return f"{engine.start.model} resolves to {model.name}"
 
 
-def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
+def _duplicate(control: Control, engine: Engine) -> str:
     """More than `max`, or one id twice; and another of them serves."""
-    assert control.state is not None
-    model = control.state.catalog.resolve(engine.start.model)
+    model = control.picture.catalog.resolve(engine.start.model)
     if model is None:
         return "its model is gone"
     others = {
-        x.incarnation: x for x in alive(sim, control, model.name) if x.incarnation != engine.key[1]
+        x.incarnation: x for x in alive(control, model.name) if x.incarnation != engine.key[1]
     }
     twins = [x for x in others.values() if x.replica == engine.start.replica]
     if len(others) + 1 <= model.scaling.max and not twins and not _drifted(model, engine.start):
@@ -169,18 +163,17 @@ def _duplicate(sim: Simulation, control: Control, engine: Engine) -> str:
     return "" if others else "nothing else runs"
 
 
-def _short(sim: Simulation, control: Control, engine: Engine) -> str:
+def _short(control: Control, engine: Engine) -> str:
     """Every rank runs on a node that is there for this control."""
-    assert control.state is not None
-    nodes = control.state.nodes
-    there = [h for k, h in sim.hosts.items() if k in nodes and nodes[k].settled]
+    nodes = control.picture.nodes
+    there = [h for k, h in control.sim.hosts.items() if k in nodes and nodes[k].settled]
     ranks = {e.start.rank for h in there for e in h.live() if e.key[1] == engine.key[1]}
     silent = [k for k, node in nodes.items() if not node.connected]
     want = engine.start.world_size
     return "" if len(ranks) < want or silent else f"all {want} ranks run"
 
 
-def _port(sim: Simulation, control: Control, engine: Engine) -> str:
-    there = sim.hosts[engine.host].live()
+def _port(control: Control, engine: Engine) -> str:
+    there = control.sim.hosts[engine.host].live()
     same = [e for e in there if e.start.port == engine.start.port]
     return "" if len(same) > 1 else f"it alone has port {engine.start.port}"

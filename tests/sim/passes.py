@@ -1,4 +1,4 @@
-"""What control does with a plan, in the order of llmgw.control.loop: decide, apply, announce, persist, send, publish.
+"""What control does with a plan, as llmgw.control.loop: decide, apply, announce, persist, send, publish.
 
 Between any two of these it may be killed. It decides nothing: the plan is the core's.
 """

@@ -28,7 +28,7 @@ def findings(sim: Simulation) -> Iterator[str]:
     for model in state.catalog.models.values():
         engines = _engines(sim, state, model)
         claimed |= {e.key[1] for e in engines}
-        yield from _model(sim, state, model, engines)
+        yield from _model(sim, model, engines)
     for host in sim.hosts.values():
         yield from (f"{e} is claimed by nothing" for e in host.live() if e.key[1] not in claimed)
     yield from (f"{inc} is draining still" for inc in state.draining)
@@ -65,7 +65,7 @@ def _engines(sim: Simulation, state: State, model: Model) -> list[Engine]:
     return out
 
 
-def _model(sim: Simulation, state: State, model: Model, engines: list[Engine]) -> Iterator[str]:
+def _model(sim: Simulation, model: Model, engines: list[Engine]) -> Iterator[str]:
     now = sim.clock.now
     running = {e.key[1]: e for e in engines}
     sick = [str(e) for e in engines if not e.answers(now)]
@@ -77,16 +77,19 @@ def _model(sim: Simulation, state: State, model: Model, engines: list[Engine]) -
             continue  # starts over several nodes are not built, so it is not rolled
         if profile is None:
             yield f"{engine} has a profile that is gone"
-        elif profile.fingerprint_on(engine.host) != engine.start.fingerprint:
-            # A66: one unavailable for want of room already, so the other is not rolled.
-            if len(running) >= model.scaling.min:
-                yield f"{engine} has drifted and was not rolled"
+        # A66: with one unavailable for want of room already, the other is not rolled.
+        elif drifted(profile, engine) and len(running) >= model.scaling.min:
+            yield f"{engine} has drifted and was not rolled"
     if len(running) > model.scaling.min and (model.on_demand or len(running) > model.scaling.max):
         yield f"{model.name} runs {len(running)} times, {model.scaling.min} wanted: {sorted(running)}"
     if len(running) < model.scaling.min:
         room = [h.name for h in sim.hosts.values() for p in model.profiles if fits(h, p, now)]
         if room:
             yield f"{model.name} runs {len(running)} of {model.scaling.min} times, {room[0]} has room"
+
+
+def drifted(profile: Profile, engine: Engine) -> bool:
+    return profile.fingerprint_on(engine.host) != engine.start.fingerprint
 
 
 def fits(host: Host, profile: Profile, now: float) -> bool:

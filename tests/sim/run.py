@@ -6,6 +6,8 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from tests.sim.faults import Chaos
 from tests.sim.judge import Broken
 from tests.sim.simulation import Core, Simulation
@@ -25,7 +27,7 @@ def run_seed(seed: int, core: Core | None = None) -> Simulation:
         return chaos.run()
     except Broken as e:
         raise Failure(seed, e.invariant, str(e), chaos.sim.story()) from e
-    except Exception as e:  # noqa: BLE001 - whatever the core raises is a finding
+    except Exception as e:
         said = "".join(traceback.format_exception_only(e)).strip()
         story = f"{chaos.sim.story()}\n\n{traceback.format_exc()}"
         raise Failure(seed, "the core does not raise", f"the core raised {said}", story) from e
@@ -46,6 +48,7 @@ class Total:
         self.needless += sim.judge.needless
         self.checks.update(sim.judge.checks)
 
+    @override
     def __str__(self) -> str:
         return (
             f"{self.seeds} histories, {self.steps} steps, {self.spawned} engines started; "

@@ -1,7 +1,8 @@
 """Scenarios as text: prose, then blocks of commands, `----`, and the trace that must follow (tests/scripts/*.txt).
 
-The fleet is the simulator's, with a calm network and no dice: what a script shows is what the real core decides. The judge
-watches here too. `python -m tests.sim --rewrite` writes the traces anew: commit a changed one only if you understand it.
+The fleet is the simulator's, with a calm network and no dice: what a script shows is what the real core decides. The
+judge watches here too. `python -m tests.sim --rewrite` writes the traces anew: commit a changed one only if you
+understand it.
 """
 
 from __future__ import annotations

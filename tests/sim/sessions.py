@@ -1,7 +1,7 @@
-"""Control's side of the talk with agents: registrations, events, and the commands queued for each (contract/http.md).
+"""Control's side of the talk with agents: registrations, events, the commands queued for each (contract/http.md).
 
-As llmgw.control has it, with one thing more where the lease can move to another host: there a registration counts only when
-the agent has stored our epoch (design.md 3, "promotion fences first").
+As llmgw.control has it, with one thing more where the lease can move to another host: there a registration counts only
+when the agent has stored our epoch (design.md 3, "promotion fences first").
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Sessions:
         control.listening()
         if self._double(report) or self._stale(report):
             raise Unreachable  # 409
-        if report.epoch_seen >= control.picture.epoch:
-            if report.leader_uuid not in (None, control.uuid):
-                self._rise(report.epoch_seen)
+        other = report.leader_uuid not in (None, control.uuid)
+        if other and report.epoch_seen >= control.picture.epoch:
+            self._rise(report.epoch_seen)
         state = control.listening()
         self._count += 1
         session = Session(f"{control.uuid}.{self._count}", report, peer, now)

@@ -1,13 +1,14 @@
 """A whole fleet in one process: the real core on both sides, everything else made up. One seed is one history.
 
-`Simulation` wires clock, network, hosts, agents, controls and gateways together and keeps the trace; `faults.py` decides
-what goes wrong, `judge.py` what must hold.
+`Simulation` wires clock, network, hosts, agents, controls and gateways together and keeps the trace; `faults.py`
+decides what goes wrong, `judge.py` what must hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -173,12 +174,8 @@ class Simulation:
         table = control.table
         for gateway in self.gateways:
             if gateway.up and not gateway.silent:
-                self.net.call(
-                    (control.url, gateway.name),
-                    lambda g=gateway: g.adopt(table),
-                    lambda _: None,
-                    lambda: None,
-                )
+                to = partial(gateway.adopt, table)
+                self.net.call((control.url, gateway.name), to, lambda _: None, lambda: None)
 
     # ------------------------------------------------------------ life
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from typing_extensions import override
 
 from llmgw.core.types.messages import Foreign, Gpu, Start
 from llmgw.core.types.node import Key
@@ -76,6 +77,7 @@ class Engine:
     def bytes_on(self, gpu: Gpu) -> int:
         return self.start.resources.gpu_memory_bytes or gpu.memory_bytes
 
+    @override
     def __str__(self) -> str:
         return f"{self.start.shard} ({self.start.incarnation}) attempt {self.attempt} pid {self.pid} on {self.host}"
 

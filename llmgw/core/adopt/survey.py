@@ -107,10 +107,9 @@ def _bucket(state: State, node: Node, shard: Shard) -> Bucket | None:
         if state.settling and not node.unreachable_before:
             return Bucket("hold", f"{shard.node} has not registered yet", "settling")
         return Bucket("hold", f"{shard.node} does not answer; it is left alone", "node_silent")
-    if report.state == "unknown":
-        return Bucket("hold", f"cannot tell: {report.error or 'its state is not known'}")
-    if not report.model:
-        return Bucket("hold", "cannot tell: its agent does not say which model it runs")
+    if report.state == "unknown" or not report.model:
+        lacks = "its state is not known" if report.model else "its agent does not say what it runs"
+        return Bucket("hold", f"cannot tell: {report.error or lacks}")
     return None
 
 
@@ -209,13 +208,10 @@ def _disagrees(g: Group, shard: Shard) -> Bucket | None:
     """Pool, fabric, fingerprint: the first that says one counts, another value is a conflict, named (A17)."""
     members = g.replica.members
     for what, reason in (("pool", None), ("fabric", "fabric_conflict")):
-        said = [(getattr(s.report, what), s) for s in members]
-        first = next(((value, s) for value, s in said if value), None)
+        first = next((v for s in members if (v := getattr(s.report, what))), "")
         mine = getattr(shard.report, what)
-        if first is not None and mine and mine != first[0]:
-            return Bucket(
-                "conflict", f"its {what} is {mine}, {first[1].report.shard} has {first[0]}", reason
-            )
+        if mine and mine != first:
+            return Bucket("conflict", f"it is on {what} {mine}, the replica on {first}", reason)
     lead = next((s for s in members if s.report.fingerprint), shard)
     ran, theirs = shard.report.fingerprint, lead.report.fingerprint
     if not ran or g.claim.profile is None:

@@ -57,10 +57,8 @@ def after_settling(
     """Started, all reports in, one registration each in that order, settling over. Time stands at 0."""
     state = started(catalog, memory, now=0.0, settle_timeout_s=0.0, keep_unknown=keep_unknown)
     for report in reports:
-        if report.reattached:
-            state = observe(state, NodeRegistered(report), 0.0)
-        else:
-            state = _unheard(state, report)
+        heard = report.reattached
+        state = observe(state, NodeRegistered(report), 0.0) if heard else _unheard(state, report)
     nodes = {
         name: replace(node, shards=tuple(replace(s, known=False) for s in node.shards))
         for name, node in state.nodes.items()

@@ -145,7 +145,7 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
     lacking = tuple(
         replace(s, missing=True)
         for s in before.values()
-        if _believed(s) and not any(s.may_be(n) for n in shards)
+        if s.believed and not any(s.may_be(n) for n in shards)
     )
     node = Node(
         report=replace(report, shards=()),
@@ -189,16 +189,6 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
         port=report.port,
         ports=ports,
     )
-
-
-def _believed(shard: Shard) -> bool:
-    """Placed but never reported is dropped, not counted as a failure; ended ones are over (A39, A40).
-
-    One that named another node was refused (A12): nobody believed it.
-    """
-    if shard.origin == PLACED or shard.misplaced:
-        return False
-    return shard.missing or shard.report.state not in TERMINAL
 
 
 def _seen(

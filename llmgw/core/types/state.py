@@ -71,8 +71,18 @@ class Shard(Struct, frozen=True, kw_only=True):
         """It names another node than the one that reported it: refused (A12)."""
         return self.report.node not in (None, self.node)
 
+    @property
+    def believed(self) -> bool:
+        """Whether its node's complete report should list it (A39, A40, A12).
+
+        Placed but never reported is dropped, not counted as a failure; ended ones are over, refused ones never counted.
+        """
+        if self.origin == PLACED or self.misplaced:
+            return False
+        return self.missing or self.report.state not in TERMINAL
+
     def may_be(self, other: Shard) -> bool:
-        """The same shard as far as anybody says: an older agent leaves the incarnation out, and unknown is not different (F55)."""
+        """The same shard as far as anybody says: an older agent leaves the incarnation out (F55)."""
         named = self.report.incarnation and other.report.incarnation
         return self.key == other.key or (not named and self.report.shard == other.report.shard)
 
