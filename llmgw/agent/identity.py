@@ -6,12 +6,15 @@ makes a new node id, and the other machine's records are put aside, never adopte
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
+import socket
 import uuid
 from pathlib import Path
-from typing import IO, NamedTuple
+from types import TracebackType
+from typing import IO, NamedTuple, Self
 
 import structlog
 
@@ -29,6 +32,43 @@ class StateDirError(LlmgwError):
     code = "state_dir"
 
 
+class Lock:
+    """Of the folder, and of the node id: a copy of the folder on this host would sweep the same engines."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._name: socket.socket | None = None
+
+    def claim(self, node_id: str, state_dir: Path) -> None:
+        """An abstract socket is gone with its process, however that ended."""
+        self._name = socket.socket(socket.AF_UNIX)
+        try:
+            self._name.bind(f"\0llmgw-agent-{node_id}")
+        except OSError as e:
+            self.close()
+            if e.errno != errno.EADDRINUSE:
+                raise
+            msg = f"state dir {state_dir} is a copy: another agent with node id {node_id} runs on this host"
+            hint = f"stop that one first, or remove {state_dir} to make a new node of it"
+            raise StateDirError(msg, hint) from None
+
+    def close(self) -> None:
+        self._file.close()
+        if self._name is not None:
+            self._name.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
 class Identity(NamedTuple):
     """`boot_before`: the boot in which the last agent here ran; `lock` is held while it is open."""
 
@@ -37,7 +77,7 @@ class Identity(NamedTuple):
     boot_before: str
     machine_id: str
     path: Path
-    lock: IO[str]
+    lock: Lock
 
     def remember_boot(self, boot_id: str) -> None:
         """Called once the records of earlier boots are settled: from here on unreadable ones are of this boot."""
@@ -56,8 +96,10 @@ def open_state_dir(state_dir: Path, machine_id: str | None = None) -> Identity:
         raise StateDirError(msg, hint) from e
 
 
-def _locked(state_dir: Path) -> IO[str]:
-    file = (state_dir / "agent.lock").open("a+")
+def _locked(state_dir: Path) -> Lock:
+    # For the owner only: who may open it may lock it, and keep the agent from starting.
+    fd = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.fdopen(fd, "a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,10 +112,10 @@ def _locked(state_dir: Path) -> IO[str]:
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
-    return file
+    return Lock(file)
 
 
-def _identity(state_dir: Path, machine_id: str, lock: IO[str]) -> Identity:
+def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
     path = state_dir / "identity.json"
     known = _read(path)
     node_id = known.get("node_id", "")
@@ -92,6 +134,7 @@ def _identity(state_dir: Path, machine_id: str, lock: IO[str]) -> Identity:
         node_id = secrets.token_hex(16)
         _write(path, node_id, machine_id, "")
         known = {}
+    lock.claim(node_id, state_dir)
     boot_before = known.get("boot_id", "")
     return Identity(node_id, str(uuid.uuid4()), boot_before, machine_id, path, lock)
 

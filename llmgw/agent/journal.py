@@ -6,6 +6,9 @@ A39), and fields of a newer agent survive being read by this one. May not decide
 
 from __future__ import annotations
 
+import contextlib
+import os
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +18,8 @@ from msgspec.structs import replace
 
 from llmgw import wire
 from llmgw.agent.disk import remove_durably, sync_dir, write_durably
-from llmgw.core.types.messages import Start, Token
+from llmgw.core.supervise.claims import ID
+from llmgw.core.types.messages import EPOCH_END, Start, Token
 from llmgw.core.types.node import Key, Record
 
 log = structlog.get_logger()
@@ -76,13 +80,21 @@ class Journal:
     def _token(self) -> Token | None:
         """A token that cannot be read is as none: the next leader's is obeyed."""
         try:
-            return wire.decode(self.token_path.read_bytes(), Token)
+            token = wire.decode(self.token_path.read_bytes(), Token)
         except FileNotFoundError:
             return None
         except (wire.WireError, OSError) as e:
-            log.warning("the token file is unreadable", file=str(self.token_path), error=str(e))
+            error = str(e)
+        else:
+            if 0 <= token.epoch < EPOCH_END:
+                return token
+            error = f"no leader ever had epoch {token.epoch}"
+        log.warning("the token file is unreadable", file=str(self.token_path), error=error)
+        with contextlib.suppress(
+            OSError
+        ):  # a folder of that name: writing the next token will tell
             self.token_path.replace(self.token_path.with_suffix(ASIDE))
-            return None
+        return None
 
     def _path(self, key: Key) -> Path:
         """Names are checked before a record is made (`claims.py`), so none holds a slash or starts with a dot."""
@@ -100,6 +112,10 @@ def _record(raw: bytes) -> Record:
         record = msgspec.convert(known, Record)
     except msgspec.ValidationError as e:
         raise wire.WireError(str(e)) from e
+    start = record.start
+    if not (ID.fullmatch(start.replica) and start.shard == f"{start.replica}/{start.rank}"):
+        msg = f"shard {start.shard!r} of {start.replica!r} is no name"
+        raise wire.WireError(msg)
     extra = {k: v for k, v in plain.items() if k not in _NAMES and k != "format"}
     return replace(record, extra=extra)
 
@@ -108,6 +124,10 @@ def _unreadable(path: Path, boot_before: str) -> Record:
     """As much as the name of the file tells."""
     replica, rank, incarnation = (*path.stem.split("@"), "", "", "")[:3]
     number = int(rank) if rank.isdecimal() else 0
+    if not (ID.fullmatch(replica) and (ID.fullmatch(incarnation) or not incarnation)):
+        # Not named by us: no name to look for logs by, or to tell control.
+        replica = f"unreadable-{zlib.crc32(os.fsencode(path.name)):08x}"
+        incarnation = ""
     return Record(
         start=Start(
             shard=f"{replica}/{number}",
@@ -120,5 +140,5 @@ def _unreadable(path: Path, boot_before: str) -> Record:
         state="unknown",
         partial=True,
         boot_id=boot_before,
-        error=f"its record cannot be read; the file is kept: {path}",
+        error=f"its record cannot be read; the file is kept: {os.fsencode(path).decode(errors='replace')}",
     )

@@ -172,8 +172,11 @@ class _Agent:
             self.stopped_by = number
             told.set()
 
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, tell, number)
+            loop.add_signal_handler(number, tell, number)
+        # Unheard it would end the agent: whoever has the daemons reload sends it to all of them.
+        loop.add_signal_handler(signal.SIGHUP, log.info, "nothing to reload here, control is asked")
 
         async def wait() -> None:
             await told.wait()
@@ -251,7 +254,12 @@ class _Server(uvicorn.Server):
 
 async def _serve(app: Any, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        app,
+        http="h11",  # httptools collects headers and trailers without end, also a stranger's
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     try:

@@ -84,7 +84,8 @@ def _from_files(
     state = after_settling(catalog, store.read_memory(path, warn=_say), found.reports)
     document = survey.plan(state, found, source="file", allow_partial=allow_partial)
     if not dry_run:
-        store.apply_reports(path, found.reports)
+        # One that is still re-attaching may lack what it runs: the picture stays as it was (A13).
+        store.apply_reports(path, [r for r in found.reports if r.reattached])
     return document
 
 

@@ -161,12 +161,13 @@ class Api:
 
     async def plan(self, request: Request) -> Response:
         path = request.query_params.get("catalog", "")
-        other = catalog.load(self._beside(path)) if path else None
+        # In a thread: a long catalog takes seconds to read, and sessions end when control is deaf that long.
+        other = await asyncio.to_thread(catalog.load, self._beside(path)) if path else None
         partial = request.query_params.get("allow_partial", "") in ("1", "true")
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
     async def plan_for(self, request: Request) -> Response:
-        other = _posted_catalog(await body(request))
+        other = await asyncio.to_thread(_posted_catalog, await body(request))
         partial = request.query_params.get("allow_partial", "") in ("1", "true")
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
@@ -174,7 +175,7 @@ class Api:
         """A catalog's errors quote it: what control may read is not for everybody who may ask."""
         home = self.control.catalogs.path.resolve().parent
         found = (home / path).resolve()
-        if not found.is_relative_to(home):
+        if "\0" in path or not found.is_relative_to(home):
             msg = f"catalog {path} is not in {home}, the folder of the one in use"
             hint = 'send its text instead: POST {"catalog": {FILE: TEXT}}, as llmgw does'
             raise LlmgwError(msg, hint, code="forbidden_path", status=403)

@@ -104,7 +104,7 @@ class Process:
         self._refused: LlmgwError | None = None
         config = uvicorn.Config(
             app(control, tokens, shut_down=self._down),
-            http="httptools",
+            http="h11",  # httptools collects headers and trailers without end, also a stranger's
             ws="none",
             lifespan="off",
             log_config=None,

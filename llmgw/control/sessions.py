@@ -12,7 +12,9 @@ import os
 from msgspec import Struct
 from msgspec.structs import replace
 
+from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import (
+    EPOCH_END,
     PROTOCOL_FLOOR,
     Command,
     Events,
@@ -79,6 +81,12 @@ class Sessions:
 
     def check(self, report: NodeReport, came_from: str, now: float) -> None:
         """LlmgwError where it may not register: 409 where somebody else is behind that name or id."""
+        if not NAME.fullmatch(report.node):
+            msg = f"registration refused: {report.node[:80]!r} is no name of a node"
+            raise LlmgwError(msg, "letters, digits, '.', '_', '-' only: llmgw agent --node NAME")
+        if not 0 <= report.epoch_seen < EPOCH_END:
+            msg = f"registration of {report.node} refused: no control ever led with epoch {report.epoch_seen}"
+            raise LlmgwError(msg, "stop its agent, remove token.json from the state dir")
         if not report.node_id:
             msg = f"registration of {report.node} refused: it has no node_id"
             raise LlmgwError(msg, "a node id is a random word kept in the agent's state dir")

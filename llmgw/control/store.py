@@ -25,7 +25,7 @@ from llmgw.control.lease import Flock
 from llmgw.control.picture import Change, Moment, Picture
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
-from llmgw.errors import LlmgwError
+from llmgw.errors import EXIT_UNKNOWN, LlmgwError
 
 #: SQLite waits this long for somebody else's lock (F13); adoption and dispatch stand still for no longer than that.
 BUSY_S = 0.25
@@ -139,7 +139,7 @@ class Store:
     def gateway(self) -> dict[str, Any]:
         with _worded(self.path):
             row = self._opened().execute("SELECT value FROM meta WHERE key = 'gateway'").fetchone()
-        return dict(msgspec.json.decode(row[0])) if row else {}
+        return _plain(row[0]) if row else {}
 
     def events(self, last: int) -> list[dict[str, Any]]:
         """The newest `last` events, oldest first, each with its `id`."""
@@ -147,7 +147,7 @@ class Store:
             rows = self._opened().execute(
                 "SELECT id, event FROM events ORDER BY id DESC LIMIT ?", (last,)
             )
-            return [{"id": i, **msgspec.json.decode(e)} for i, e in reversed(list(rows))]
+            return [{"id": i, **_plain(e)} for i, e in reversed(list(rows))]
 
     def save(self, change: Change, now: Moment) -> None:
         with self._commit(durable=change.durable) as db:
@@ -163,11 +163,14 @@ class Store:
 def read_memory(
     path: Path, *, now: float = 0.0, warn: Callable[[str], None] = lambda _: None
 ) -> Memory:
-    """What a control that starts on this file would remember, by the reader's clock. Changes nothing on disk (A53)."""
-    if not path.exists():
-        return Memory()
+    """What a control that starts on this file would remember, by the reader's clock. Changes nothing on disk (A53).
+
+    A file that is there and cannot be read is no empty one: who asks cannot tell what control would do (exit 3).
+    """
     at = moment(now)
     try:
+        if not _there(path):
+            return Memory()
         try:
             with closing(_read_only(path)) as db:
                 return _memory(db, at, warn)
@@ -178,8 +181,22 @@ def read_memory(
         with _copied(path) as copy, closing(_connected(copy, migrate=False)) as db:
             return _memory(db, at, warn)
     except StoreError as e:
+        if not e.corrupt:
+            e.exit_code = EXIT_UNKNOWN
+            raise
         warn(f"{e.message}; a control that starts now would go on with an empty history")
         return Memory()
+
+
+def _there(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as e:
+        msg = f"{path} cannot be read: {e.strerror}"
+        raise StoreError(msg, "ask as the user that control runs as") from e
+    return True
 
 
 def apply_reports(path: Path, reports: Iterable[NodeReport]) -> None:
@@ -295,7 +312,7 @@ def _copied(path: Path) -> Iterator[Path]:
                     break
         except OSError as e:
             msg = f"{path} cannot be read: {e.strerror}"
-            raise StoreError(msg) from e
+            raise StoreError(msg, "ask as the user that control runs as") from e
         yield copy
 
 
@@ -317,9 +334,20 @@ def _worded(path: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- rows
 
 
+def _plain(text: str) -> dict[str, Any]:
+    """One row; nobody but people need it, so one that makes no sense is an empty one."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return {}
+
+
 def _epoch(db: sqlite3.Connection) -> int:
     row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-    return int(row[0]) if row else 0
+    try:
+        return int(row[0]) if row else 0
+    except ValueError:
+        return 0  # as of a lost file: agents tell what they obeyed (F16)
 
 
 def _set(db: sqlite3.Connection, key: str, value: object) -> None:

@@ -59,7 +59,7 @@ def _oldest_drift(model: Model, replicas: list[Replica]) -> Replica | None:
 
 def _first_of_all(state: State, model: Model, profile: Profile) -> str:
     """What must be over before the next step: a replica on its way out, a new one that did not come up; or ""."""
-    for node in state.nodes.values():
+    for _, node in sorted(state.nodes.items()):
         for shard in node.shards:
             of = state.catalog.resolve(shard.report.model)
             if of is not None and of.name == model.name and _leaving(state, shard):

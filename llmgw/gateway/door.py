@@ -114,7 +114,7 @@ class Door:
         uid = handover.peer_uid(conn)
         try:
             op = msgspec.json.decode(line, type=Ask).op
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             op = ""
         if uid not in (os.getuid(), 0):
             said = Hello(error=f"uid {uid} may not ask")

@@ -24,6 +24,8 @@ OWN_HEADERS = frozenset(
     b"transfer-encoding content-length host expect authorization x-api-key api-key cookie origin x-request-id "
     b"accept-encoding access-control-request-method access-control-request-headers".split()
 )
+#: Of two of these, who stands before us may have read the other one.
+ONCE = (b"host", b"transfer-encoding")
 STATUS_LINES = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -80,7 +82,7 @@ class RequestReader:
         self._body_limit = body_limit
         self._parser: Any = httptools.HttpRequestParser(self)
         self._last = False
-        self._marks = 0  # heads and ends seen
+        self._marks = 0  # heads, parts of bodies and ends seen
         self._offered: Request | None = None  # the head of a request that offers an upgrade
         self._begin()
 
@@ -109,8 +111,9 @@ class RequestReader:
                 if not self._last:  # what follows a last request is not looked at
                     self._refuse(400, f"bad request: {e}")
                 return
-            if self.in_head and marks == self._marks:
-                # The parser keeps an unfinished header to itself, so whole reads are counted too.
+            if marks == self._marks:
+                # The parser keeps an unfinished header to itself, so whole reads are counted too; those that bring no
+                # body as well: trailers and the extensions of chunks have no other end.
                 self._read_bytes += size
                 if self._read_bytes > HEAD_BYTES:
                     self._refuse(431, TOO_LARGE)
@@ -162,6 +165,7 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         self.in_head = False
+        self._read_bytes = 0
         self._marks += 1
         own: dict[bytes, bytes] = {}
         forward: list[bytes] = []
@@ -171,8 +175,8 @@ class RequestReader:
             lower = name.lower()
             if lower not in OWN_HEADERS:
                 forward += (name, b": ", value, b"\r\n")
-            elif lower == b"host" and lower in own:
-                return self._refuse(400, "bad request: two Host headers")
+            elif lower in ONCE and lower in own:
+                return self._refuse(400, f"bad request: two {name.decode()} headers")
             else:
                 own[lower] = value
         if size > HEAD_BYTES:
@@ -210,6 +214,8 @@ class RequestReader:
         if self.error is not None:
             return
         size = len(part)
+        self._marks += 1
+        self._read_bytes = 0
         self.continue_wanted = False
         self._size += size
         self._budget.used += size

@@ -92,6 +92,8 @@ class Process:
         loop.set_exception_handler(partial(_log_bug, self._log))
         loop.add_signal_handler(signal.SIGTERM, self._stop.ask)
         loop.add_signal_handler(signal.SIGINT, self._stop.ask, errors.EXIT_INTERRUPTED)
+        # Unheard it would end the gateway, with every stream.
+        loop.add_signal_handler(signal.SIGHUP, self._log.info, "nothing to reload here")
 
     async def run(self) -> int:
         refused: BaseException | None = None

@@ -39,7 +39,7 @@ def failed(target: Target) -> ProblemError:
         503,
         "model_failed",
         f"model {target.name!r} failed: {target.route.why or 'control does not say why'}",
-        "`llmgw status` and `llmgw logs` say more; `llmgw clear` lets it try again",
+        f"`llmgw status` says more; `llmgw clear {target.name}` lets it try again",
         detail={"stage": FAILED},
     )
 
@@ -72,7 +72,7 @@ def waited_too_long(target: Target, stage: str, waited_s: float, now: float) -> 
 
 def engine_failed(target: Target, replica: str, why: str) -> ProblemError:
     message = f"the engine of model {target.name!r} ({replica}) {why}"
-    return ProblemError(502, "engine_failed", message, "`llmgw logs` shows its last lines")
+    return ProblemError(502, "engine_failed", message, "`llmgw status` says what became of it")
 
 
 def engine_refused(target: Target, status: int, body: bytes) -> ProblemError:

@@ -64,11 +64,25 @@ def look(choice: str, stream: TextIO | None = None) -> Look:
 
 def show(page: Iterable[Table | str], look: Look, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
+    page = [_visible(part) for part in page]
     if look.terminal or look.color:
-        _rich(list(page), look, stream)
+        _rich(page, look, stream)
     else:
         stream.write(plain(page))
     stream.flush()
+
+
+def _visible(part: Table | str) -> Table | str:
+    """Names and errors come from engines and other boxes: what would steer a terminal, or end a line, is spelled out."""
+    if isinstance(part, str):
+        return "\n".join(map(_spelled, part.split("\n")))
+    return Table(part.head, [[_spelled(cell) for cell in row] for row in part.rows])
+
+
+def _spelled(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def plain(page: Iterable[Table | str]) -> str:

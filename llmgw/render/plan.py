@@ -45,7 +45,7 @@ def _gpus(uuids: list[str], names: dict[str, str], *, none: str = "cpu") -> str:
 def _ends(plan: Json) -> dict[tuple[str, str], Json]:
     """(replica, incarnation) -> the stop or drain that ends it."""
     return {
-        (a["replica"], a.get("incarnation") or ""): a
+        (a["replica"], _known(a.get("incarnation"))): a
         for a in plan["actions"]
         if a["action"] in {"stop", "drain"}
     }
@@ -55,8 +55,12 @@ def _end_of(shard: Json, ends: dict[tuple[str, str], Json]) -> Json | None:
     """The action that ends a shard which nothing keeps."""
     if shard["verdict"] in STAYS:
         return None
-    key = (shard["replica"], shard["incarnation"])
-    return ends.get(key) or ends.get((shard["replica"], f"?{shard['replica']}"))
+    return ends.get((shard["replica"], _known(shard["incarnation"])))
+
+
+def _known(incarnation: str | None) -> str:
+    """An older agent gives none; an action then names it `?MODEL/REPLICA`."""
+    return "" if not incarnation or incarnation.startswith("?") else incarnation
 
 
 def _shard(shard: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]) -> list[str]:

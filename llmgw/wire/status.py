@@ -18,7 +18,7 @@ from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL, Gpu
 from llmgw.core.types.plan import Plan, Replica, StopReplica, Wait
 from llmgw.core.types.routes import RouteModel, RouteTable
-from llmgw.core.types.state import Node, Shard, State
+from llmgw.core.types.state import REMEMBERED, Node, Shard, State
 
 SCHEMA = "llmgw.status/1"
 #: As long as a drain may take where the catalog does not know the profile any more.
@@ -156,8 +156,10 @@ def _model(seen: Seen, model: Model) -> Json:
 
 
 def _replica(seen: Seen, r: Replica, shards: list[Shard]) -> Json:
-    first = min((s.seen_s for s in shards), default=None)
+    # What is only remembered was not seen by this control, and since when it was is not known.
+    first = min((s.seen_s for s in shards if s.origin != REMEMBERED), default=None)
     seen_at = None if first is None else seen.iso(first)
+    started = min((s.report.started_at for s in shards if s.report.started_at), default="")
     return {
         "replica": r.replica,
         "incarnation": r.incarnation,
@@ -168,7 +170,7 @@ def _replica(seen: Seen, r: Replica, shards: list[Shard]) -> Json:
         "want": r.want,
         "endpoint": r.endpoint or None,
         "in_flight": r.in_flight,
-        "since": r.started_at or seen_at,
+        "since": started or seen_at,
         "adopted_at": seen_at,
         "drift": r.drift or None,
         "breaker": _breaker(seen.state, r.replica),

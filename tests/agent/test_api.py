@@ -121,6 +121,11 @@ def test_logs_are_tailed_and_redacted(tmp_path: Path) -> None:
     assert ask(tmp_path, "/v1/logs/alpha-1/0?previous=1").text == "before\n"
     ask(tmp_path, "/v1/logs/alpha-1/x", status=404)
     ask(tmp_path, "/v1/logs/..%2f..%2fetc/0", status=404)
+    for odd in ("x%00", "x" * 5000, ".x", "%1b[2J"):
+        ask(tmp_path, f"/v1/logs/{odd}/0", status=404)
+    ask(tmp_path, f"/v1/logs/alpha-1/{'9' * 5000}", status=404)
+    for odd in ("9" * 5000, "9" * 30, "-1", "%d9%a3", "x"):
+        ask(tmp_path, f"/v1/logs/alpha-1/0?tail={odd}")
     ask(tmp_path, "/v1/logs/%2e%2e/0", status=404)
 
 

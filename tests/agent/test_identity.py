@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,19 @@ def test_a_state_dir_that_cannot_be_had(tmp_path: Path) -> None:
 def test_a_machine_without_an_id_has_none(tmp_path: Path) -> None:
     with open_state_dir(tmp_path).lock:
         pass
+
+
+def test_a_copy_of_the_folder_on_the_same_host(tmp_path: Path) -> None:
+    """Both would sweep the same markers and take each other's engines up."""
+    with open_state_dir(tmp_path / "a", "m1").lock:
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with pytest.raises(StateDirError) as refused:
+            open_state_dir(tmp_path / "b", "m1")
+    assert "is a copy: another agent with node id" in refused.value.message
+    assert "remove" in refused.value.hint
+    open_state_dir(tmp_path / "b", "m1").lock.close()
+
+
+def test_only_the_owner_may_open_the_lock(tmp_path: Path) -> None:
+    open_state_dir(tmp_path / "a", "m1").lock.close()
+    assert (tmp_path / "a/agent.lock").stat().st_mode & 0o777 == 0o600

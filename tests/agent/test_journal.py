@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from llmgw.agent.journal import Journal
+from llmgw.core.supervise.claims import ID
 from llmgw.core.types.messages import Compute, Resources, Start, Token
 from llmgw.core.types.node import Record, Watch
 
@@ -117,3 +119,36 @@ def test_a_torn_token_is_none(journal: Journal) -> None:
     journal.token_path.write_bytes(b"{")
     assert journal.load().token is None
     assert journal.token_path.with_suffix(".unreadable").exists()
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 48, 10**30])
+def test_an_epoch_that_nobody_can_have_had_is_none(journal: Journal, epoch: int) -> None:
+    """Kept, it would have every control refused, or be outbid for ever."""
+    journal.store_token(Token(epoch, "L1"))
+    assert journal.load().token is None
+
+
+def test_a_folder_in_the_place_of_the_token_ends_nothing(journal: Journal) -> None:
+    journal.token_path.mkdir()
+    journal.token_path.with_suffix(".unreadable").write_text("an older one")
+    assert journal.load().token is None
+
+
+@pytest.mark.parametrize(
+    "name", [b"@@@.json", b"..@0@i.json", b"-x@0@i.json", b"a@0@..json", b"\xff\xfe.json"]
+)
+def test_a_file_with_no_name_of_ours_gets_one(journal: Journal, name: bytes) -> None:
+    """Its name would become a path, and a word of the next registration."""
+    Path(os.fsdecode(bytes(journal.folder) + b"/" + name)).write_text("{}")
+    for _ in range(2):
+        (bad,) = journal.load().records
+        assert ID.fullmatch(bad.start.replica)
+        assert bad.start.shard == f"{bad.start.replica}/{bad.start.rank}"
+        str(bad.error).encode()
+
+
+def test_a_record_whose_shard_is_no_name_is_not_believed(journal: Journal) -> None:
+    journal.write(replace(RECORD, start=replace(START, shard="../../x/0", replica="../../x")))
+    (bad,) = journal.load().records
+    assert bad.partial
+    assert ID.fullmatch(bad.start.replica)

@@ -165,7 +165,7 @@ def test_logs_are_bounded_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.Mo
     fd = logs.open_for_attempt("alpha-1/0")
     os.write(fd, b"0123456789ab")
     logs.bound(records)
-    assert logs.tail("alpha-1/0", 99, previous=True) == "0123456789ab"
+    assert logs.tail("alpha-1/0", 99, previous=True) == "23456789ab"  # the end, however long
     os.write(fd, b"more")
     logs.bound(records)
     os.close(fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,30 @@ def test_an_unknown_crash_point_is_refused(rig: Rig) -> None:
     code, said = rig.start_agent(crash_at="at-lunch").ended()
     assert code == 1
     assert "no such point" in said
+
+
+def test_hup_is_heard_and_ends_nothing(rig: Rig) -> None:
+    """Whoever has the daemons reload sends it to all of them."""
+    rig.start_agent().registered()
+    assert rig.agent is not None
+    rig.agent.send_signal(signal.SIGHUP)
+    rig.said("nothing to reload here")
+    rig.ready()
+    assert rig.agent.poll() is None
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+    ],
+    ids=["headers", "trailers"],
+)
+def test_a_stranger_cannot_fill_the_agents_memory(rig: Rig, endless: bytes) -> None:
+    rig.start_agent().registered()
+    host, _, port = rig.settings["listen"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sock, pytest.raises(OSError):  # noqa: PT011 - reset or broken pipe
+        sock.sendall(endless)
+        for _ in range(64):
+            sock.sendall(b"X: y\r\n" * 100_000)

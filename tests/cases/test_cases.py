@@ -76,9 +76,13 @@ def inventory(name: str, short: Json, started: dict[tuple[str, str], str]) -> Js
         "boot_id": f"boot-{name}",
         "address": address,
         "capacity": {"cpu_cores": 16, "host_memory": 64 * GIB, "power_w": 2000},
+        "pools": short.get("pools", ["default"]),
+        "labels": short.get("labels", {}),
+        "circuit": short.get("circuit"),
         "fabrics": short.get("fabrics", {}),
         "foreign": short.get("foreign", []),
         "gpus": gpus,
+        "reattached": short.get("reattached", True),
         "shards": [engine(e, name, address, started) for e in short.get("engines", [])],
     }
 

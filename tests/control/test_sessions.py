@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from llmgw.control.sessions import NUMBERS_KEPT, REPEAT_S, Sessions
 from llmgw.core.types.messages import (
+    EPOCH_END,
     DrainShard,
     Events,
     NodeReport,
@@ -269,3 +270,15 @@ def test_a_registration_that_was_held_up_on_the_way_is_refused_behind_a_newer_on
     sessions.end_all()
     with pytest.raises(LlmgwError, match="refused"):
         sessions.check(report, "", 99.0)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", "\x1b[2Jbox", "x" * 64, "-x"])
+def test_a_node_without_a_proper_name_is_refused(name: str) -> None:
+    with pytest.raises(LlmgwError, match="is no name of a node"):
+        Sessions().check(NodeReport(node=name, node_id="id"), "", 0.0)
+
+
+@pytest.mark.parametrize("epoch", [-1, EPOCH_END, 10**30])
+def test_an_epoch_that_no_control_can_have_had_is_refused(epoch: int) -> None:
+    with pytest.raises(LlmgwError, match="no control ever led with epoch"):
+        Sessions().check(NodeReport(node="box1", node_id="id", epoch_seen=epoch), "", 0.0)

@@ -110,3 +110,15 @@ async def test_f59_unknown_gpus_and_old_agents_are_warnings(bench: Bench) -> Non
         first, second = (await bench.get("/api/v1/status"))["warnings"]
         assert "GPUs of box1 are not known" in first
         assert "agent on box2 is too old" in second
+
+
+@scenario
+async def test_a25_the_age_of_an_engine_on_a_silent_node_is_its_own(bench: Bench) -> None:
+    """It was not seen by this control: the zero of our clock is no answer to since when it was adopted."""
+    async with bench.running():
+        agent = Agent(bench)
+        agent.runs(engine())
+        await agent.register()
+    async with bench.running():
+        (replica,) = (await bench.get("/api/v1/status"))["replicas"]
+        assert (replica["since"], replica["adopted_at"]) == ("2026-01-01T00:00:00Z", None)

@@ -211,6 +211,16 @@ def test_a_broken_file_reads_as_no_history(tmp_path: Path) -> None:
     assert files(tmp_path) == ["i.db"]
 
 
+def test_an_inventory_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None:
+    """Whoever lacks the right to it must not be told that nothing is remembered (A55): exit 3."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "folder", tmp_path / "file" / "inventory.db"):
+        with pytest.raises(StoreError, match="cannot be read") as e:
+            read_memory(path)
+        assert e.value.exit_code == 3
+
+
 def test_offline_adopt_writes_the_picture_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "i.db"
     filled(path)

@@ -342,3 +342,14 @@ def test_every_shard_gets_exactly_one_verdict_and_no_invariant_breaks(
     found = survey(state)
     assert violations(state, found) == []
     assert len(found.verdicts) == sum(len(r.shards) for r in reports)
+
+
+def test_a_late_copy_of_a_running_incarnation_does_not_take_its_place() -> None:
+    """An incarnation is placed once: whoever tells of it later is a copy or a liar, whatever age it claims."""
+    cat = catalog(model("alpha", low=1))
+    ours = shard("alpha-1/0", started_at="2026-02-02T00:00:00Z")
+    liar = shard("alpha-1/0", started_at="2020-01-01T00:00:00Z", endpoint="http://evil:1")
+    state = running(cat, node("box2", ours))
+    plan = decide(observe(state, NodeRegistered(node("box1", liar)), 9.0), 9.0)
+    assert verdicts(plan) == {"box2:alpha-1/0": "keep", "box1:alpha-1/0": "stray duplicate_rank"}
+    assert replicas(plan)["alpha-1"].endpoint == ours.endpoint

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw.core.failed import backing_off, gave_up
+from llmgw.core.reconcile.decide import decide
+from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Restart
-from llmgw.core.types.state import Failure, State
-from tests.core.world import FP, catalog, model, profile
+from llmgw.core.types.state import Failure, ShardsChanged, State
+from tests.core.world import FP, actions, catalog, model, node, profile, running, shard
 
 ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=5.0)))
 
@@ -70,3 +73,16 @@ def test_a_profile_that_is_gone_is_judged_by_the_first() -> None:
 def test_back_off_is_bounded(times: list[float]) -> None:
     state = after(*sorted(times))
     assert backing_off(state, ALPHA, max(times) + 300.0) == ""
+
+
+def test_a_shard_that_gave_up_counts_before_it_is_gone() -> None:
+    """Its tear-down takes as long as it takes: a start meanwhile would be an attempt beyond the limit."""
+    ready = shard("alpha-1/0")
+    state = running(catalog(model("alpha", low=1)), node("box1", ready))
+    going = msgspec.structs.replace(ready, state="stopping", gave_up=True, error="gave up after 5")
+    state = observe(state, ShardsChanged("box1", (going,)), 9.0)
+    assert actions(decide(state, 9.0)) == ["wait alpha"]
+    ended = msgspec.structs.replace(going, state="failed")
+    state = observe(state, ShardsChanged("box1", (ended,)), 10.0)
+    assert len(state.failures["alpha"]) == 1
+    assert actions(decide(state, 10.0)) == ["wait alpha"]

@@ -102,6 +102,8 @@ SMUGGLING = {
     "chunked not last": POST + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
     "chunked twice": POST
     + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "another coding before it": POST
+    + b"transfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     "nearly chunked": POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked with a control": POST + b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
     "chunked in HTTP/1.0": b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -169,6 +171,17 @@ def test_an_unfinished_header_is_not_collected_without_end() -> None:
     reader = read(POST + b"X: ")
     for _ in range(20):
         reader.feed(b"a" * 8192)
+    assert reader.error is not None
+    assert reader.error.status == 431
+
+
+@pytest.mark.parametrize(
+    "endless", [b"0\r\nX: ", b"0\r\n", b"3;x="], ids=["one trailer", "trailers", "an extension"]
+)
+def test_what_follows_a_body_is_not_collected_without_end(endless: bytes) -> None:
+    reader = read(POST + b"transfer-encoding: chunked\r\n\r\n" + chunk(BODY) + endless)
+    for _ in range(20):
+        reader.feed(b"X: y\r\n" * 1000 if endless == b"0\r\n" else b"a" * 8192)
     assert reader.error is not None
     assert reader.error.status == 431
 

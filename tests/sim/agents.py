@@ -197,7 +197,7 @@ class Agent:
     def _patience_s(self, record: n.Record) -> float:
         """Probes of what is up and well are slow in coming: it keeps the simulator quick."""
         if record.state == "ready" and record.watch.owned and self.sim.slow_probes:
-            return self.sim.rng.uniform(2.0, 8.0)
+            return self.sim.rng.uniform(3.0, 10.0)
         return 0.05
 
     def _write(self, record: n.Record) -> None:

@@ -153,9 +153,15 @@ class Commands:
         self._moment()
 
     def do_kill(self, words: list[str], _: dict[str, str]) -> None:
-        """`kill control|NODE…`: kill -9 of control or of a node's agent; engines run on."""
+        """`kill control|gateway|NODE…`: kill -9; engines run on. Control sees its gateway's end and starts another."""
         for word in words:
-            (self.control if word == "control" else self.sim.agents[word]).crash()
+            if word == "gateway":
+                old = self.sim.gateways[0]
+                old.crash()
+                self.sim.gateways = [Gateway(self.sim, f"{old.name}'")]
+                self.control.gateway_gone(old.name)
+            else:
+                (self.control if word == "control" else self.sim.agents[word]).crash()
         self._moment()
 
     def do_inventory(self, words: list[str], _: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 #: What came in is looked at so much later, all of it at once.
-PASS_S = 0.2
+PASS_S = 0.25
 
 
 class Inventory(Struct, frozen=True):

@@ -129,3 +129,24 @@ def orphans(host: Host, known: Container[Key]) -> list[Record]:
         )
         for _, e in sorted(found.items())
     ]
+
+
+def unreadable(key: tuple[str, str], boot_id: str) -> Record:
+    """As much as the name of the file tells (llmgw.agent.journal)."""
+    shard, incarnation = key
+    replica, _, rank = shard.rpartition("/")
+    start = Start(
+        shard=shard,
+        replica=replica,
+        incarnation=incarnation,
+        model="",
+        profile="",
+        rank=int(rank),
+    )
+    return Record(
+        start=start,
+        state="unknown",
+        partial=True,
+        boot_id=boot_id,
+        error="its record cannot be read; the file is kept",
+    )

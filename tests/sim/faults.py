@@ -10,14 +10,14 @@ from collections.abc import Callable
 from random import Random
 
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Record
 from tests.sim import generate
 from tests.sim.agents import Agent
 from tests.sim.controls import Control, Inventory
+from tests.sim.evidence import unreadable
 from tests.sim.gateways import Gateway
 from tests.sim.network import CALM, Weather
-from tests.sim.simulation import Core, Simulation
-from tests.sim.world import GIB, Engine, Host, Manners, Stranger
+from tests.sim.simulation import URLS, Core, Simulation
+from tests.sim.world import GIB, HUNG, Engine, Host, Manners, Stranger
 
 WARM_S, REST_S = 25.0, 260.0
 
@@ -26,7 +26,11 @@ class Chaos:
     def __init__(self, seed: int, core: Core | None = None) -> None:
         self.rng = rng = Random(seed)
         self.seed = seed
-        self.sim = Simulation(generate.nodes(rng), generate.catalog(rng), rng=rng, core=core)
+        lease = rng.choice(("file", "file", "etcd"))
+        urls = URLS[:1] if lease == "file" else URLS
+        nodes, catalog = generate.nodes(rng), generate.catalog(rng)
+        self.sim = Simulation(nodes, catalog, rng=rng, core=core, urls=urls)
+        self.sim.lease.kind = lease
         self.sim.behave = self._manners
         gpus = {name: len(host.devices) for name, host in self.sim.hosts.items()}
         self.sim.catalog, placed = generate.older(rng, self.sim.catalog, gpus)
@@ -34,7 +38,6 @@ class Chaos:
             self.sim.preload(node, start)
         self.edits = 0
         self.backup: Inventory | None = None
-        self.sim.lease.kind = rng.choice(("file", "file", "etcd"))
         kinds = [*self._kinds()]
         self.kinds = [k for k in kinds if rng.random() < 0.6] or kinds
         if self.sim.lease.kind == "etcd":
@@ -103,7 +106,7 @@ class Chaos:
             host.disk_full = host.proc_blind = host.nvml_blind = False
             host.strangers = []
             for engine in host.live():
-                engine.hung = False
+                engine.wakes()
         for agent in sim.agents.values():
             agent.doom = None
             if not agent.up:
@@ -142,7 +145,7 @@ class Chaos:
         if control is None:
             return ""
         self._kill(control)
-        wait = self._later(0.5, 20.0, control.start)
+        wait = self._later(2.0, 20.0, control.start)
         return f"{control.url} is killed, starts again in {wait:.1f} s"
 
     def kill_agent(self) -> str:
@@ -150,17 +153,21 @@ class Chaos:
         if not agent.up:
             return ""
         self._kill(agent)
-        wait = self._later(0.3, 25.0, lambda: self._start_agent(agent))
+        wait = self._later(2.0, 25.0, lambda: self._start_agent(agent))
         return f"the agent of {agent.facts.node} is killed, starts again in {wait:.1f} s"
 
     def _kill(self, victim: Control | Agent) -> None:
-        """At once, or at one of its next boundaries; at the latest in a second."""
+        """At once, or at one of its next boundaries while something happens; at the latest after a moment."""
         if self.rng.random() < 0.3:
             victim.crash()
             return
-        victim.doom = self.rng.randrange(6)
+        victim.doom = self.rng.randrange(8)
         life = victim.life
-        self.sim.clock.after(0.4, lambda: victim.crash() if victim.life == life else None)
+        self.sim.clock.after(1.5, lambda: victim.crash() if victim.life == life else None)
+        busy = (self.engine_dies, self.leader_dies, self.catalog_edit, self.request, self.request)
+        what = self.rng.choice(busy)()
+        if what:
+            self.sim.say("fate", "", what)
 
     def _start_agent(self, agent: Agent) -> None:
         if not agent.up:
@@ -184,10 +191,10 @@ class Chaos:
     def failover(self) -> str:
         """The lease passes to the other control while the old one sleeps, and does not know it yet when it wakes."""
         sim, old = self.sim, self.sim.leader
-        if old is None:
+        if old is None or sim.lease.kind == "file":
             return ""
         new = next(c for c in sim.controls.values() if c is not old)
-        if new.up or sim.lease.kind == "file":
+        if new.up:
             return ""
         old.paused = True
         sim.lease.moves(new.url)
@@ -245,8 +252,8 @@ class Chaos:
         engine = self._engine()
         if engine is None or engine.hung:
             return ""
-        engine.hung, engine.ailing = True, "it hung"
-        wait = self._later(4.0, 40.0, lambda: setattr(engine, "hung", False))
+        engine.hung, engine.ailing = True, engine.ailing or HUNG
+        wait = self._later(4.0, 40.0, engine.wakes)
         return f"{engine} hangs for {wait:.1f} s"
 
     def engines_misbehave(self) -> str:
@@ -301,7 +308,9 @@ class Chaos:
             return ""
         agent.crash()
         key = self.rng.choice(sorted(agent.journal))
-        agent.journal[key] = unreadable(key, self.sim.hosts[agent.facts.node].boot_id)
+        agent.journal[key] = unreadable(key, agent.host.boot_id)
+        for engine in agent.host.live(key):
+            self._forgotten(engine)
         self._later(0.5, 8.0, lambda: self._start_agent(agent))
         return f"the record of {key} on {agent.facts.node} is torn"
 
@@ -314,10 +323,16 @@ class Chaos:
         agent.journal, agent.token = {}, None
         self.sim.judge.epochs.pop(agent.facts.node, None)
         for engine in agent.host.live():
-            if not engine.signals:  # a drain that was only journaled is forgotten with the journal
-                self.sim.judge.orders.pop(engine.key[1], None)
+            self._forgotten(engine)
         self._later(0.5, 8.0, lambda: self._start_agent(agent))
         return f"the journal of {agent.facts.node} is lost"
+
+    def _forgotten(self, engine: Engine) -> None:
+        """What only its record told: that it was to be drained, that it had its TERM."""
+        if engine.signals:
+            engine.signals, engine.ailing = [], "it was being stopped"
+        else:
+            self.sim.judge.orders.pop(engine.key[1], None)
 
     def disk_full(self) -> str:
         return self._flag("disk_full", "cannot write its journal", 2.0, 20.0)
@@ -375,24 +390,3 @@ class Chaos:
         for control in self.sim.controls.values():
             control.gateway_gone(gateway.name)
         return f"{gateway.name} dies"
-
-
-def unreadable(key: tuple[str, str], boot_id: str) -> Record:
-    """As much as the name of the file tells (llmgw.agent.journal)."""
-    shard, incarnation = key
-    replica, _, rank = shard.rpartition("/")
-    start = Start(
-        shard=shard,
-        replica=replica,
-        incarnation=incarnation,
-        model="",
-        profile="",
-        rank=int(rank),
-    )
-    return Record(
-        start=start,
-        state="unknown",
-        partial=True,
-        boot_id=boot_id,
-        error="its record cannot be read; the file is kept",
-    )

@@ -131,7 +131,7 @@ def left(model: Model, replica: str, rank: int, gpu: str, world_size: int) -> Pl
 
 
 def edited(rng: Random, catalog: Catalog, edits: int) -> tuple[Catalog, str]:
-    """One edit as people make them: other arguments, a rename with the old name as alias, a model more or less, a scale."""
+    """One edit as people make them: other arguments, a rename with an alias, a model more or less, a scale."""
     name = rng.choice(sorted(catalog.models))
     old = catalog.models[name]
     models = {k: v for k, v in catalog.models.items() if k != name}

@@ -217,10 +217,12 @@ class Judge:
         """Remember who ordered an end and whether its reason is true; judged when a healthy engine is signalled."""
         if action.incarnation in self.orders:
             return
+        # A drain that only a journal remembers counts from when this control settled: it gets its whole time again.
+        now, settled_s = self.sim.clock.now, control.picture.settled_s
         self.orders[action.incarnation] = Order(
             reason=reason,
             why=action.why,
-            at_s=self.sim.clock.now,
+            at_s=now if reason != "draining" or settled_s is None else settled_s,
             drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
             needless=why_stop(control, action, reason),
         )

@@ -65,7 +65,7 @@ class Link:
         self.session = ""
         # Also before there was one: a registration whose reply was lost may have opened it at control.
         agent.feed(SessionLost(self.url))
-        if agent.state is None:
+        if not agent.up:
             return
         self._asked += 1
         asked, life = self._asked, agent.life

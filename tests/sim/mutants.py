@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -111,14 +111,32 @@ def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTabl
     return replace(routes, models=models)
 
 
-MUTANTS: dict[str, Core] = {
-    "in flight is free": Core(decide=in_flight_is_free),
-    "no settling": Core(started=no_settling),
-    "silence is death": Core(observe=silence_is_death),
-    "gone when told": Core(supervise=gone_when_told),
-    "any epoch": Core(supervise=any_epoch),
-    "unreadable is absent": Core(supervise=unreadable_is_absent),
-    "wanted long ago": Core(observe=wanted_long_ago),
-    "drains end at once": Core(observe=drains_end_at_once),
-    "old ones stay routed": Core(table=old_ones_stay_routed),
+class Mutant(NamedTuple):
+    core: Core
+    #: any of these invariants is a right answer
+    found_by: tuple[str, ...]
+
+
+MUTANTS: dict[str, Mutant] = {
+    "in flight is free": Mutant(Core(decide=in_flight_is_free), ("the picture is whole",)),
+    "no settling": Mutant(
+        Core(started=no_settling), ("nothing is started or disturbed while settling",)
+    ),
+    "silence is death": Mutant(
+        Core(observe=silence_is_death),
+        ("nothing is started twice", "every running engine is owned, stopping or quarantined"),
+    ),
+    "gone when told": Mutant(
+        Core(supervise=gone_when_told),
+        ("freed means no process", "one tree a shard", "no whole GPU twice"),
+    ),
+    "any epoch": Mutant(Core(supervise=any_epoch), ("no effect of a lower epoch",)),
+    "unreadable is absent": Mutant(
+        Core(supervise=unreadable_is_absent), ("freed means no process", "one tree a shard")
+    ),
+    "wanted long ago": Mutant(Core(observe=wanted_long_ago), ("no engine restarted needlessly",)),
+    "drains end at once": Mutant(Core(observe=drains_end_at_once), ("no stream is cut",)),
+    "old ones stay routed": Mutant(
+        Core(table=old_ones_stay_routed), ("routes only to live owned endpoints",)
+    ),
 }

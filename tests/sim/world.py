@@ -16,6 +16,7 @@ from llmgw.core.types.node import Key
 from tests.sim.clock import Clock
 
 GIB = 1 << 30
+HUNG = "it hung"
 
 
 @dataclass
@@ -64,6 +65,12 @@ class Engine:
         return tuple(
             p for p, live in ((self.pid, self.leader), (self.pid + 1, self.worker)) if live
         )
+
+    def wakes(self) -> None:
+        """It hung, and is well again if that was all."""
+        self.hung = False
+        if self.ailing == HUNG:
+            self.ailing = ""
 
     def answers(self, now: float) -> bool:
         return self.leader and not self.hung and now >= self.born_s + self.manners.load_s

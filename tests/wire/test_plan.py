@@ -35,6 +35,13 @@ def test_nothing_to_do_is_0() -> None:
     ]
 
 
+def test_a_row_of_a_node_is_what_the_contract_says() -> None:
+    state = running(CAT, node("box1", shard("alpha-1/0")))
+    doc = document(decide(state, 0.0), nodes=state.nodes)
+    assert doc["nodes"] == [{"node": "box1", "answered": True, "shards": 1, "error": None}]
+    assert doc["gpus"] == [{"node": "box1", "uuid": "box1-0", "index": 0, "name": ""}]
+
+
 def test_a_difference_is_1_and_disturbs_counts_running_engines() -> None:
     doc = document(REMOVED)
     assert (doc["exit_code"], doc["disturbs"]) == (1, 1)

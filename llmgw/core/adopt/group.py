@@ -33,7 +33,7 @@ class Group(Struct):
 
 def group_of(state: State, incarnation: str, found: list[tuple[Shard, bool]]) -> Group:
     """One incarnation: claimed as a whole (A15), one shard a rank (A27)."""
-    found.sort(key=lambda sb: (sb[0].rank, sb[1], _shard_order(sb[0])))
+    found.sort(key=lambda sb: (sb[0].rank, sb[1], _shard_order(state, sb[0])))
     shards = [s for s, _ in found]
     claim = claimed(state.catalog, shards)
     counted: dict[int, Shard] = {}
@@ -47,18 +47,28 @@ def group_of(state: State, incarnation: str, found: list[tuple[Shard, bool]]) ->
         else:
             counted[shard.rank] = shard
     want = wanted_shards(claim.profile, shards)
-    rivals += [counted.pop(rank) for rank in sorted(counted) if rank >= want]
+    if claim.reason is None:
+        rivals += [counted.pop(rank) for rank in sorted(counted) if rank >= want]
+    else:
+        # Nothing says how many an unclaimed one had: each is its member, else nobody would ever stop it (A48).
+        want = max(want, *(rank + 1 for rank in counted), 1)
     group = Group(incarnation, claim, counted, rivals, held, _EMPTY)
     group.replica = _replica(state, group, want)
     return group
 
 
-def _shard_order(shard: Shard) -> tuple[bool, bool, str, str]:
-    """Of two shards of one rank: the ready one, the longest running, the lowest node (A38)."""
+def _shard_order(state: State, shard: Shard) -> tuple[bool, bool, float, str, str]:
+    """Of two shards of one rank: the ready one, the longest running, the lowest node (A38).
+
+    One that was never heard of when settling was over comes last, whatever age it claims: an incarnation is placed
+    once, so it is a copy or a lie, and must not take the place of what runs.
+    """
     report = shard.report
+    settled_s = state.settled_s
     return (
         report.state != "ready",
         report.state not in LIVE,
+        max(shard.seen_s, settled_s) if settled_s is not None else 0.0,
         report.started_at or YOUNGEST,
         shard.node,
     )
@@ -70,6 +80,7 @@ _EMPTY = Replica(replica="", incarnation="", model="", profile="", have=0, want=
 def _replica(state: State, g: Group, want: int) -> Replica:
     members = tuple(g.counted[r] for r in sorted(g.counted))
     everyone = members or tuple(g.held.values()) or tuple(g.rivals)
+    there = (*members, *g.held.values())
     lead = everyone[0].report
     claim = g.claim
     is_claimed = claim.reason is None
@@ -89,7 +100,7 @@ def _replica(state: State, g: Group, want: int) -> Replica:
         kept=is_claimed,
         held=bool(set(g.held) - set(g.counted)),
         drift=drift_of(claim.profile, members) if claim.profile and is_claimed else "",
-        started_at=min((s.report.started_at for s in members if s.report.started_at), default=""),
+        started_at=min((s.report.started_at for s in there if s.report.started_at), default=""),
         in_flight=sum(v.demand.in_flight.get(lead.replica, 0) for v in state.gateways.values()),
     )
 

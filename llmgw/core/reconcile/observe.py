@@ -96,7 +96,7 @@ def remembered(state: State, report: NodeReport, *, unreachable: bool) -> State:
     """A node out of the inventory's last picture: expected, not heard yet, its shards held (A47)."""
     shards = tuple(
         Shard(node=report.node, report=s, origin=REMEMBERED, was_live=s.state in LIVE)
-        for s in report.shards
+        for s in sorted(report.shards, key=_position)
         if s.state not in TERMINAL
     )
     node = Node(
@@ -141,7 +141,7 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
     old = state.nodes.get(report.node)
     before = {s.key: s for s in old.shards} if old else {}
     reported = tuple(_recognised(s, before) for s in report.shards)
-    shards = tuple(_seen(report.node, s, before, now) for s in reported)
+    shards = tuple(_seen(report.node, s, before, now) for s in sorted(reported, key=_position))
     lacking = tuple(
         replace(s, missing=True)
         for s in before.values()
@@ -162,6 +162,12 @@ def _registered(state: State, report: NodeReport, now: float) -> State:
         refused=tuple(r for r in state.refused if r.node != report.node),
     )
     return _derived(_failures(state, shards, now), now)
+
+
+def _position(s: ShardReport) -> tuple[object, ...]:
+    """Where it stands in its report must not matter (A10), also for two of one name."""
+    about = (s.incarnation, s.rank or 0, s.port, s.pid or 0, s.state, s.started_at)
+    return (s.shard, *about, s.model, s.profile, s.fingerprint, s.gpus)
 
 
 def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> ShardReport:
@@ -375,7 +381,7 @@ def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
     for shard in shards:
         report = shard.report
         model = state.catalog.resolve(report.model)
-        if report.state != "failed" or model is None:
+        if model is None or not (report.state == "failed" or report.gave_up):  # torn down yet, or not
             continue
         seen = failures.get(model.name, ())
         if any(f.incarnation == shard.incarnation for f in seen):

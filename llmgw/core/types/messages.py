@@ -16,6 +16,10 @@ from llmgw.core.types.catalog import Ready, Restart, Stop
 PROTOCOL = 1
 PROTOCOL_FLOOR = 1
 
+#: Epochs stay below: one acquisition a second does not get there. Leaders rise above what agents tell (F16), so a
+#: higher one is nonsense that would be handed on for ever.
+EPOCH_END = 1 << 48
+
 #: Shard states (A60). `TERMINAL` ones hold nothing; `STARTING` ones are on their way up.
 SHARD_STATES = (
     "pending",
