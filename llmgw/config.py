@@ -115,7 +115,7 @@ class Given:
             name, equals, value = item.partition("=")
             if not (name.strip() and equals):
                 msg = f"{where}: {item!r} is not NAME=VALUE"
-                raise UsageError(msg, f"write {where} rack=7, once for each")
+                raise UsageError(msg, f"write {where} NAME=VALUE, once for each")
             found[name.strip()] = value.strip()
         return found
 

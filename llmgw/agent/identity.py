@@ -80,8 +80,12 @@ class Identity(NamedTuple):
     lock: Lock
 
     def remember_boot(self, boot_id: str) -> None:
-        """Called once the records of earlier boots are settled: from here on unreadable ones are of this boot."""
-        _write(self.path, self.node_id, self.machine_id, boot_id)
+        """Called once the records of earlier boots are settled: from here on unreadable ones are of this boot.
+
+        Not written twice: a full disk must not keep an agent from its engines after a restart.
+        """
+        if boot_id != self.boot_before:
+            _write(self.path, self.node_id, self.machine_id, boot_id)
 
 
 def open_state_dir(state_dir: Path, machine_id: str | None = None) -> Identity:
@@ -99,7 +103,7 @@ def open_state_dir(state_dir: Path, machine_id: str | None = None) -> Identity:
 def _locked(state_dir: Path) -> Lock:
     # For the owner only: who may open it may lock it, and keep the agent from starting.
     fd = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    file = os.fdopen(fd, "a+")
+    file = os.fdopen(fd, "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,9 +113,8 @@ def _locked(state_dir: Path) -> Lock:
         msg = f"state dir {state_dir} is in use by another agent, pid {holder}"
         hint = "stop that one first, or give this one its own --state-dir"
         raise StateDirError(msg, hint) from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    # Over what is there: an emptied file may find no room again on a full disk.
+    os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
     return Lock(file)
 
 

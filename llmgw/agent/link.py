@@ -7,6 +7,7 @@ decide: commands go to the loop, what is told comes from its state.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -131,7 +132,8 @@ class Link:
         """One line an outage, not one a try."""
         self.session = None
         if isinstance(error, LlmgwError):
-            kind = words = f"{error.message} - {error.hint}" if error.hint else error.message
+            words = f"{error.message} - {error.hint}" if error.hint else error.message
+            kind = re.sub(r"\d+", "#", words)  # "heard 3 s ago" is no news after "heard 2 s ago"
         else:
             kind = "unreachable"
             words = f"control {self.url} cannot be reached: {_reason(error)}"
@@ -278,7 +280,7 @@ class Link:
             raise OverError(message or "control does not know this session")
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             message = f"control {self.url} refuses this agent ({answer.status_code}): {message}"
-            hint = "set LLMGW_NODE_TOKEN to the node token that 'llmgw token' prints there"
+            hint = "set LLMGW_NODE_TOKEN to the one that control was started with"
         else:
             message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
         raise TalkError(message, hint, code=code)

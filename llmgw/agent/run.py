@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import os
 import signal
@@ -19,7 +20,7 @@ import uvicorn
 from typing_extensions import override
 
 import llmgw
-from llmgw.agent import api, process, reattach
+from llmgw.agent import api, ports, process, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -30,6 +31,7 @@ from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
 from llmgw.agent.settings import AgentSettings
 from llmgw.core.supervise import initial_state
+from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import Capacity
 from llmgw.core.types.node import NodeFacts, Record
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
@@ -59,9 +61,15 @@ def _check(settings: AgentSettings) -> None:
         if not is_url(url):
             msg = f"--control {url}: not a URL"
             raise UsageError(msg, "write http://HOST:8801")
+    if not NAME.fullmatch(settings.node):
+        msg = f"--node {settings.node!r} is no name: letters, digits, . _ and -, 63 at most, a letter or digit first"
+        raise UsageError(msg, "write it like box1")
+    if _unspecified(settings.address):
+        msg = f"--address {settings.address} is every address of this box, and nobody can call that"
+        raise UsageError(msg, "give the one by which control and gateway reach this node")
     if not (settings.token.isascii() and settings.token.isprintable()):
         msg = "the node token holds characters that no header can carry"
-        raise UsageError(msg, "set LLMGW_NODE_TOKEN as 'llmgw token' prints it")
+        raise UsageError(msg, "set LLMGW_NODE_TOKEN to the one that control was started with")
     host = settings.listen.rpartition(":")[0]
     open_to_all = host and not _loopback(host.strip("[]"))
     if open_to_all and not (settings.token or settings.operator_token or settings.insecure):
@@ -77,6 +85,13 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def _listen(listen: str) -> socket.socket | None:
     if listen in ("", "none"):
         return None
@@ -89,7 +104,9 @@ def _listen(listen: str) -> socket.socket | None:
     try:
         return socket.create_server((host.strip("[]"), int(port)), family=family)
     except OSError as e:
-        msg = f"--listen {listen} cannot be had: {e.strerror}"
+        said = e.strerror.partition(" (while")[0] if e.strerror else e
+        by = f" by {ports.holder(int(port))}" if e.errno == errno.EADDRINUSE else ""
+        msg = f"--listen {listen} cannot be had: {said}{by}"
         raise ListenError(msg, hint) from e
 
 

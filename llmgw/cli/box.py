@@ -111,12 +111,14 @@ def down(
         ask.post(peer, "/api/v1/end", timeout_s=ask.LONG_S)
         _wait_for_end(peer)
         running = []
-    ask.post(peer, "/api/v1/shutdown", timeout_s=ask.LONG_S)
-    _wait_gone(peer)
+    ends = ask.post(peer, "/api/v1/shutdown", timeout_s=ask.LONG_S)
+    _wait_gone(peer, ends.get("pid", 0))
+    # Control's own word: the state folder here may be that of another control.
+    gateway.pid = _here(peer, ends.get("gateway_pid", gateway.pid))
     gateway.wait()
     _say("control and the gateway have ended")
     if running:
-        _say(f"{', '.join(running)} keep running; `llmgw up` finds them again")
+        _say(f"still running: {', '.join(running)}; `llmgw up` finds them again")
     return EXIT_OK
 
 
@@ -153,13 +155,14 @@ def _folder(given: config.Given, part: str) -> Path:
     return Path(root) / part if root else config.state_dir(part)
 
 
-def _running(status: Any) -> list[str]:
+def _running(status: Any, nodes: frozenset[str] | None = None) -> list[str]:
+    """What runs, on these nodes or on any."""
     ended = {"stopped", "failed"}
     return [
         f"{s['shard']} on {s['node']} (pid {s['pid']})"
         for r in status["replicas"]
         for s in r["shards"]
-        if s["state"] not in ended
+        if s["state"] not in ended and (nodes is None or s["node"] in nodes)
     ]
 
 
@@ -171,14 +174,24 @@ def _confirm(running: list[str], *, yes: bool) -> None:
     if not sys.stdin.isatty():
         msg = f"{what}; not asked, because stdin is not a terminal"
         raise UsageError(msg, "add --yes to mean it")
-    typer.confirm(f"{what}\nEnd them?", abort=True, err=True)
+    if not typer.confirm(f"{what}\nEnd them?", err=True):
+        msg = "not confirmed, nothing was ended"
+        raise LlmgwError(msg)
 
 
 def _wait_for_end(peer: ask.Peer) -> None:
-    """Until no engine runs; the engines' own drain and grace bound it. Ctrl-C leaves the wait, not the end."""
+    """Until no engine runs; the engines' own drain and grace bound it. Ctrl-C leaves the wait, not the end.
+
+    What is left on nodes that do not answer nobody can end: waiting for it would never end either.
+    """
     said = ""
     try:
-        while running := _running(ask.get(peer, "/api/v1/status")):
+        while running := _running(status := ask.get(peer, "/api/v1/status")):
+            silent = frozenset(n["node"] for n in status["nodes"] if n["state"] == "unreachable")
+            if _running(status, silent) == running:
+                msg = f"cannot be ended, {', '.join(sorted(silent))} does not answer: {', '.join(running)}"
+                hint = "start the agent there and try again; `llmgw down` ends control and leaves them running"
+                raise UnreachableError(msg, hint)
             now = f"ending: {', '.join(running)}"
             if now != said:
                 _say(now)
@@ -189,18 +202,31 @@ def _wait_for_end(peer: ask.Peer) -> None:
         raise
 
 
-def _wait_gone(peer: ask.Peer) -> None:
+def _wait_gone(peer: ask.Peer, pid: int) -> None:
+    """Until it answers no more and, here, its process is over: only then are its files closed and its lock free."""
     give_up = time.monotonic() + END_S
     while time.monotonic() < give_up:
         try:
             ask.get(peer, "/healthz", timeout_s=2.0)
         except UnreachableError:
-            return
+            if not _here(peer, pid):
+                return
         except LlmgwError:
             pass
         time.sleep(TICK_S)
     msg = f"control at {peer.place} still answers {END_S:.0f} s after it was asked to end"
     raise LlmgwError(msg, "look at its log; `kill` ends it and leaves the engines")
+
+
+def _here(peer: ask.Peer, pid: int) -> int:
+    """The pid, where it is one of ours on this box; 0 once it is gone, and for another box's."""
+    if not pid or not config.Address(peer.place.rpartition(":")[0], 0).loopback:
+        return 0
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()  # empty for a zombie
+    except OSError:
+        return 0
+    return pid if b"llmgw" in words else 0
 
 
 def _say(text: str) -> None:

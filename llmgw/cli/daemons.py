@@ -182,7 +182,7 @@ def _ports(given: config.Given) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     low, high = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 0 < low <= high < 1 << 16:
-        msg = f"ports: {text!r} is not a range of ports"
+        msg = f"--ports: {text!r} is not a range of ports"
         raise UsageError(msg, "write it like 18000-18999")
     return low, high
 

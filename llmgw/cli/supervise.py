@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from llmgw.cli import ask
+from llmgw.config import CONTROL_URL
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UnreachableError
 
 TICK_S = 0.1
@@ -23,6 +24,8 @@ TICK_S = 0.1
 FIRST_PAUSE_S, LAST_PAUSE_S, QUIET_S = 1.0, 30.0, 60.0
 #: A part gets this long to end by itself after TERM.
 END_S = 15.0
+#: An agent that was told to end is gone by then.
+ALONE_S = 5.0
 LOG_BYTES = 8 << 20
 
 
@@ -85,6 +88,12 @@ class Part:
                 hint = line.removeprefix("hint: ")
         return error, hint
 
+    def where_it_spoke(self) -> str:
+        """On a full disk there is a log file, and nothing in it."""
+        if self._log.stat().st_size:
+            return "what it said is above"
+        return f"it could not write a word to {self._log}: is the disk full?"
+
     def ended(self) -> int | None:
         return self.process.poll() if self.process else None
 
@@ -128,12 +137,21 @@ class Supervisor:
 
     def _alone(self) -> None:
         """Parts that run already are not ours to keep up, and their answers would look like ours."""
-        for part in self._parts:
-            peer = self._peers[part.name]
-            if _answers(peer):
-                msg = f"a {part.name} answers at {peer.place} already"
-                hint = "`llmgw status` shows what it runs; `llmgw down` ends it, or choose other addresses"
+        control, agent = (self._peers[name] for name in ("control", "agent"))
+        if _answers(control):
+            msg = f"a control answers at {control.place} already"
+            hint = (
+                "`llmgw status` shows what it runs; `llmgw down` ends it, or choose other addresses"
+            )
+            raise LlmgwError(msg, hint, code="running")
+        # Right after `llmgw down` the agent of the `up` before is still on its way out.
+        give_up = time.monotonic() + ALONE_S
+        while _answers(agent):
+            if time.monotonic() > give_up:
+                msg = f"an agent answers at {agent.place} already"
+                hint = "end it with `kill` (its engines keep running), or choose another address: --agent HOST:PORT"
                 raise LlmgwError(msg, hint, code="running")
+            time.sleep(TICK_S)
 
     def _on_end(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number
@@ -153,8 +171,9 @@ class Supervisor:
                 self._died(part, code, now)
         if not self._ready and all(map(_answers, self._peers.values())):
             self._ready = True
-            url = self._peers["gateway"].url
-            say(f"ready: {url}/v1; try  curl {url}/v1/models  and  llmgw status")
+            url, control = self._peers["gateway"].url, self._peers["control"].url
+            status = "llmgw status" + (f" --control {control}" if control != CONTROL_URL else "")
+            say(f"ready: {url}/v1; try  curl {url}/v1/models  and  {status}")
 
     def _died(self, part: Part, code: int, now: float) -> None:
         """The first start must work, or there is nothing to keep up; later a part that dies comes back."""
@@ -162,7 +181,7 @@ class Supervisor:
         if not self._ready:
             error, hint = part.last_words()
             msg = error or f"the {part.name} ended with {code} before it was ready"
-            raise LlmgwError(msg, hint or "what it said is above")
+            raise LlmgwError(msg, hint or part.where_it_spoke())
         if part.name == "control" and code == EXIT_OK:  # `llmgw down` asked it to
             self._down = True
             return

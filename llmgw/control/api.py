@@ -6,6 +6,7 @@ Answers for: one error shape and no traceback to anybody. It may not touch the s
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +34,8 @@ from llmgw.wire import decode, decode_report
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def app(control: Control, tokens: Tokens, *, shut_down: Callable[[], None]) -> Guard:
-    """The whole API. `shut_down` ends control and its gateway."""
+def app(control: Control, tokens: Tokens, *, shut_down: Callable[[], int | None]) -> Guard:
+    """The whole API. `shut_down` ends control and its gateway, and says which process that is."""
     api = Api(control, shut_down)
     routes = [
         Route(path, _answered(handler, control), methods=[method])
@@ -79,7 +80,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 class Api:
-    def __init__(self, control: Control, shut_down: Callable[[], None]) -> None:
+    def __init__(self, control: Control, shut_down: Callable[[], int | None]) -> None:
         self.control = control
         self._shut_down = shut_down
         self._table = (0, b"")
@@ -231,8 +232,9 @@ class Api:
         return _json(await calls.end(self.control))
 
     async def shutdown(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
-        self._shut_down()
-        return _json({"ends": ["control", "gateway"]})
+        # With the pids: whoever asked can see when both are really gone.
+        pids = {"pid": os.getpid(), "gateway_pid": self._shut_down() or 0}
+        return _json({"ends": ["control", "gateway"]} | pids)
 
     # -- everybody
 

@@ -156,7 +156,7 @@ def _model_of(control: Control, name: str) -> str:
     if found is not None:
         return found.name
     for r in control.found.replicas:
-        if name in (r.replica, r.incarnation):
+        if name in (r.replica, r.incarnation, r.model):  # a model may be gone from the catalog
             return r.model
     known = ", ".join(sorted(control.state.catalog.models)) or "none"
     msg = f"there is no model or replica called {name}"

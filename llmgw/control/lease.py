@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -66,8 +67,8 @@ class Flock:
             hint = "ask that one, end it first, or name another file: --inventory FILE"
             raise LlmgwError(msg, hint, code="locked", status=409) from e
         self._fd = fd
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk: the pid helps people, the lock holds without it
+            os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
 
     @property
     def ours(self) -> bool:

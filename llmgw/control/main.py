@@ -168,10 +168,13 @@ class Process:
         self._exit_code = exit_code
         self._ended.set()
 
-    def _down(self) -> None:
-        if self._gateway is not None:
-            self._gateway.end()
+    def _down(self) -> int:
         self._ended.set()
+        if self._gateway is None:
+            return 0
+        pid = self._gateway.pid
+        self._gateway.end()
+        return pid
 
     def _welcome(self, where: Address) -> None:
         settings, story = self._control.settings, self._control.story

@@ -18,9 +18,11 @@ def gave_up(state: State, model: Model) -> str:
     counted = _counted(state, model)
     if not counted:
         return ""
+    # Any of them, not only the last: a failure of a second replica does not undo the first one's end.
+    ended = next((f.error for f in counted if f.gave_up), "")
+    if ended:
+        return ended
     last = counted[-1]
-    if last.gave_up:
-        return last.error
     restart = _restart(model, last)
     count = sum(last.at_s - f.at_s < restart.window_s for f in counted)
     if count < restart.max:

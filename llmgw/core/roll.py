@@ -15,6 +15,9 @@ from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.plan import Replica, RollReplica, Spot, Wait
 from llmgw.core.types.state import Node, Shard, State
 
+#: After "roll: " in the `why` of a wait that only an operator ends.
+HALTED = "halted"
+
 
 def step(
     state: State, held: dict[str, Held], model: Model, replicas: list[Replica]
@@ -67,7 +70,7 @@ def _first_of_all(state: State, model: Model, profile: Profile) -> str:
     for failure in reversed(state.failures.get(model.name, ())):
         if failure.fingerprint in profile.fingerprints.values():
             return (
-                f"halted, the new {profile.name} did not come up ({failure.error}); "
+                f"{HALTED}, the new {profile.name} did not come up ({failure.error}); "
                 f"llmgw clear {model.name} lets it go on"
             )
     return ""

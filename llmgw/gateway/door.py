@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -41,8 +42,8 @@ class StateDir:
             os.close(self._lock)
             message = f"state dir {path} is in use by the gateway with pid {holder}"
             raise LlmgwError(message, "stop it, or give another state dir") from None
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, str(os.getpid()).encode())
+        with suppress(OSError):  # on a full disk: the pid helps people, the lock holds without it
+            os.ftruncate(self._lock, os.pwrite(self._lock, str(os.getpid()).encode(), 0))
 
     def release(self) -> None:
         """The next gateway may start, while this one finishes."""

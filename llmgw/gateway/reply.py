@@ -20,7 +20,7 @@ OWN_HEADERS = frozenset(
     b"access-control-max-age".split()
 )
 HEAD_END = b"\r\n\r\n"
-BODILESS = (204, 304)
+BODILESS, FINAL = (204, 304), 200
 
 
 class BadReplyError(Exception):
@@ -107,6 +107,8 @@ class ReplyReader:
             self._parser.feed_data(buffer)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
             self._unreadable(e)
+        if self.status < FINAL:
+            bad(f"answered with status {self.status}")
         self._left = self.length or 0
         return buffer[end:]
 
@@ -123,7 +125,8 @@ class ReplyReader:
                 elif lower == b"content-encoding":
                     self.encoded = True
             elif lower == b"content-length":
-                self.length = int(value) if value.strip().isdigit() else None
+                # The parser, fed next, refuses those that are none; Python refuses to read very long ones.
+                self.length = int(value.strip()[-30:]) if value.strip().isdigit() else None
             elif lower == b"transfer-encoding":
                 self.chunked = value.lower().strip().endswith(b"chunked")
 

@@ -73,7 +73,7 @@ def show(page: Iterable[Table | str], look: Look, stream: TextIO | None = None) 
 
 
 def _visible(part: Table | str) -> Table | str:
-    """Names and errors come from engines and other boxes: what would steer a terminal, or end a line, is spelled out."""
+    """Words of engines and other boxes: what would steer a terminal, or end a line, is spelled out."""
     if isinstance(part, str):
         return "\n".join(map(_spelled, part.split("\n")))
     return Table(part.head, [[_spelled(cell) for cell in row] for row in part.rows])

@@ -14,6 +14,7 @@ from msgspec import Struct, to_builtins
 from llmgw.core import idle
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.capacity import GpuHeld, Held, holdings
+from llmgw.core.roll import HALTED
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL, Gpu
 from llmgw.core.types.plan import Plan, Replica, StopReplica, Wait
@@ -247,9 +248,17 @@ def _warnings(seen: Seen) -> Iterator[str]:
             yield f"the GPUs of {name} are not known: is the driver up?"
         for shard in node.shards:
             yield from _fallen_back(name, shard)
+    yield from _halted(seen.plan)
     for v in seen.found.verdicts:
         if v.verdict in ("conflict", "stray"):
             yield f"{v.shard.report.shard} on {v.shard.node}: {v.verdict}: {v.why}"
+
+
+def _halted(plan: Plan) -> Iterator[str]:
+    """The old ones serve on, so that nothing else says that the edited catalog is not what runs."""
+    for action in plan.actions:
+        if isinstance(action, Wait) and action.why.startswith(f"roll: {HALTED}"):
+            yield f"{action.model}: {action.why}"
 
 
 def _fallen_back(node: str, shard: Shard) -> Iterator[str]:

@@ -25,6 +25,20 @@ def test_the_id_stays_and_the_instance_does_not(tmp_path: Path) -> None:
         pass
 
 
+def test_a_boot_is_written_once(tmp_path: Path) -> None:
+    """A restart on a full disk must find nothing that it has to write."""
+    first = open_state_dir(tmp_path, "m1")
+    first.remember_boot("b1")
+    first.lock.close()
+    written = (tmp_path / "identity.json").stat().st_ino
+    second = open_state_dir(tmp_path, "m1")
+    second.remember_boot("b1")
+    assert (tmp_path / "identity.json").stat().st_ino == written
+    second.remember_boot("b2")
+    assert (tmp_path / "identity.json").stat().st_ino != written
+    second.lock.close()
+
+
 def test_a_second_agent_is_told_who_is_there(tmp_path: Path) -> None:
     """F51."""
     with open_state_dir(tmp_path, "m1").lock, pytest.raises(StateDirError) as refused:

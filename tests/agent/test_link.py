@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from llmgw.core.types.messages import SendReport
 from tests.agent.fake_control import FakeControl
@@ -22,6 +23,24 @@ def test_a_wrong_token_is_said_once_and_retried(tmp_path: Path) -> None:
         rig.registered()
     finally:
         rig.close()
+
+
+def test_a_refusal_is_said_once_though_its_numbers_go_on(rig: Rig) -> None:
+    """A taken name was a line a try: `heard 2 s ago`, `heard 3 s ago`."""
+    tries = 0
+
+    def refuse(_body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        nonlocal tries
+        tries += 1
+        with rig.control.changed:
+            rig.control.changed.notify_all()
+        said = f"box1 has another node id and was heard {tries} s ago"
+        return 409, {"error": {"code": "duplicate_node", "message": said, "hint": "try --node"}}
+
+    rig.control.register = refuse  # type: ignore[method-assign, assignment]
+    rig.start_agent()
+    rig.control.wait(lambda: tries >= 3, "three tries")
+    assert rig.log().count("another node id") == 1
 
 
 def test_control_away_is_said_once_and_the_engine_runs_on(rig: Rig) -> None:

@@ -260,7 +260,10 @@ def test_a_plan_of_nothing() -> None:
 def test_what_others_said_cannot_steer_the_terminal(*, terminal: bool) -> None:
     """Names and last words come from engines and other boxes."""
     out = io.StringIO()
-    parts = [Table(["NODE"], [["\x1b]0;owned\x07box\u202e"]]), "one\ntwo \x1b[2J\x9b"]
+    parts: list[Table | str] = [
+        Table(["NODE"], [["\x1b]0;owned\x07box\u202e"]]),
+        "one\ntwo \x1b[2J\x9b",
+    ]
     page.show(parts, Look(terminal=terminal, color=False), out)
     assert r"\x1b]0;owned\x07box\u202e" in out.getvalue()
     assert "one\ntwo \\x1b[2J\\x9b\n" in out.getvalue()

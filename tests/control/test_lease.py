@@ -48,6 +48,16 @@ def test_f17_a_second_control_is_told_who_has_the_inventory(tmp_path: Path) -> N
         assert lock.ours
 
 
+def test_a_full_disk_does_not_keep_the_lock_from_anybody(tmp_path: Path) -> None:
+    """The pid in it is for people: a control that cannot write it was a bug report, exit 70."""
+    code = (
+        "import resource, sys; from pathlib import Path; from llmgw.control.lease import Flock; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); Flock(Path(sys.argv[1])).take()"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "i.db")]
+    assert subprocess.run(words, check=False).returncode == 0
+
+
 def test_a_removed_lock_file_is_taken_again_or_the_lease_is_lost(tmp_path: Path) -> None:
     held = FileLease(tmp_path / "i.db", Epochs())
     (tmp_path / "i.db.lock").unlink()

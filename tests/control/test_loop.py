@@ -286,6 +286,18 @@ async def test_a_given_up_model_says_so_over_restarts_until_it_is_cleared(bench:
 
 
 @scenario
+async def test_a_failed_model_is_cleared_by_its_name_when_the_catalog_lost_it(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench)
+        await agent.register()
+        shard = await agent.start_one("loading")
+        await agent.tell(replace(shard, state="failed", gave_up=True, error="exit 1"))
+        bench.catalog.write_text(CATALOG.replace("alpha:", "beta:"))
+        await bench.post("/api/v1/catalog")
+        assert await bench.post("/api/v1/replicas/alpha/clear") == {"model": "alpha"}
+
+
+@scenario
 async def test_a66_a_changed_profile_is_rolled_by_one_beside_the_old(bench: Bench) -> None:
     async with bench.running():
         agent = Agent(bench)

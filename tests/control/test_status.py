@@ -122,3 +122,20 @@ async def test_a25_the_age_of_an_engine_on_a_silent_node_is_its_own(bench: Bench
     async with bench.running():
         (replica,) = (await bench.get("/api/v1/status"))["replicas"]
         assert (replica["since"], replica["adopted_at"]) == ("2026-01-01T00:00:00Z", None)
+
+
+@scenario
+async def test_a66_a_halted_roll_needs_attention_though_the_old_one_serves(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench)
+        await agent.register()
+        await agent.start_one()
+        bench.catalog.write_text(CATALOG.replace('"${port}"', '"${port}", --new'))
+        await bench.post("/api/v1/catalog")
+        await agent.start_one(state="failed")
+        await bench.later(0)
+        status = await bench.get("/api/v1/status")
+        assert status["models"][0]["ready"] == 1
+        (warning,) = status["warnings"]
+        assert warning.startswith("alpha: roll: halted, the new ")
+        assert "llmgw clear alpha" in warning

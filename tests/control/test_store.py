@@ -350,3 +350,19 @@ def test_f15_a_full_disk_gives_no_epoch(tmp_path: Path) -> None:
     )
     assert done.returncode == 3, done.stderr
     assert read_memory(path).epoch == 7
+
+
+def test_values_that_make_no_sense_are_as_lost_ones(tmp_path: Path) -> None:
+    """The agents' epoch is above whatever it was (F16); control must not fail to start over a row."""
+    path = tmp_path / "i.db"
+    filled(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE meta SET value = 'x'")
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('gateway', '[')")
+        db.execute("UPDATE events SET event = '[]'")
+        db.commit()
+    store = opened(path)
+    assert store.epoch() == 0
+    assert store.gateway() == {}
+    assert store.events(5) == [{"id": 1}]
+    store.close()

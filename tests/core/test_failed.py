@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Restart
 from llmgw.core.types.state import Failure, ShardsChanged, State
-from tests.core.world import FP, actions, catalog, model, node, profile, running, shard
+from tests.core.world import FP, actions, catalog, model, node, profile, running, settled, shard
 
 ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=5.0)))
 
@@ -55,6 +57,31 @@ def test_it_is_given_up_after_max_within_the_window_and_that_does_not_lapse() ->
 
 def test_an_agent_that_gave_up_is_believed() -> None:
     assert gave_up(after(0.0, gave_up=True), ALPHA) == "exit 1"
+
+
+def test_a67_a_give_up_is_not_undone_by_what_fails_after_it() -> None:
+    ended, later = (
+        Failure(f"i{n}", "main", float(n), f"exit {n}", gave_up=n == 0, fingerprint=FP)
+        for n in range(2)
+    )
+    state = State(catalog=catalog(ALPHA), failures={"alpha": (ended, later)})
+    assert gave_up(state, ALPHA) == "exit 0"
+
+
+def test_a10_which_node_tells_of_a_give_up_first_does_not_matter() -> None:
+    """Two shards of one incarnation failed, one for good; and failures of one moment are in one order."""
+    deep = catalog(model("deep", profile(nodes=2), low=1))
+    failed = [
+        node(f"box{n}", shard(f"deep-1/{n}", world_size=2, state="failed", gave_up=n == 1))
+        for n in range(2)
+    ]
+    other = node("box3", shard("deep-0/0", incarnation="a", world_size=2, state="failed"))
+    states = [settled(deep, *reports) for reports in permutations((*failed, other))]
+    assert all(s.failures == states[0].failures for s in states)
+    assert [(f.incarnation, f.gave_up) for f in states[0].failures["deep"]] == [
+        ("a", False),
+        ("inc-deep-1", True),
+    ]
 
 
 def test_an_edited_profile_starts_with_a_clean_slate_and_the_unknown_counts() -> None:

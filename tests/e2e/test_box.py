@@ -98,6 +98,16 @@ def test_a_second_up_refuses(box: Fleet) -> None:
     assert again.stderr.startswith(f"llmgw: a control answers at {place} already\nhint: ")
 
 
+def test_down_is_over_when_it_says_so_and_up_follows_at_once(box: Fleet) -> None:
+    first = up(box)
+    control = children(first.pid)["control"]
+    down = box.llmgw("down")
+    assert down.returncode == 0, down.stderr
+    assert not start_ticks(control)
+    up(box)  # while the agent of the first may still be on its way out
+    assert first.wait(30) == 0
+
+
 def test_down_without_control_ends_the_gateway(box: Fleet) -> None:
     process = up(box)
     engine = box.ready("alpha")["shards"][0]["pid"]

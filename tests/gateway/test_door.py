@@ -233,6 +233,15 @@ def test_one_gateway_per_folder(tmp_path: Path) -> None:
     StateDir(tmp_path).release()
 
 
+def test_a_full_disk_does_not_keep_a_gateway_from_serving(tmp_path: Path) -> None:
+    """The pid in its lock is for people: one that could not write it was a bug report, exit 70."""
+    code = (
+        "import resource, sys; from pathlib import Path; from llmgw.gateway.door import StateDir; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); StateDir(Path(sys.argv[1]))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LlmgwError, match="cannot be used"):

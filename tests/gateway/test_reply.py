@@ -111,6 +111,8 @@ def test_line_ends_after_the_last_chunk_end_the_clients_connection() -> None:
         (OK + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", "sent no proper HTTP"),
         (CHUNKED + b"zz\r\n", "sent no proper HTTP"),
         (OK.replace(b"\r\n", b"\n") + b"Content-Length: 0\r\n\r\n", "sent no proper HTTP"),
+        (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", "sent no proper HTTP"),
+        (b"HTTP/1.1 000 X\r\nContent-Length: 0\r\n\r\n", "answered with status 0"),
         (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n", "switched to another protocol"),
         (OK + b"X: " + b"a" * HEAD_BYTES, "headers larger than"),
         (OK + b"X: " + b"a" * HEAD_BYTES + b"\r\n\r\n", "headers larger than"),

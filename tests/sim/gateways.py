@@ -93,7 +93,10 @@ class Gateway:
         model = self.table.models.get(name)
         for route in model.replicas if model is not None else ():
             engine = self.sim.engine_at(route.endpoint)
-            if route.state == "ready" and engine is not None and engine.answers(self.sim.clock.now):
+            # A port may be another engine's by now: that one has another key and says 401.
+            if engine is None or engine.key[1] != route.incarnation:
+                continue
+            if route.state == "ready" and engine.answers(self.sim.clock.now):
                 return route, engine
         return None
 

@@ -217,14 +217,19 @@ class Judge:
         """Remember who ordered an end and whether its reason is true; judged when a healthy engine is signalled."""
         if action.incarnation in self.orders:
             return
-        # A drain that only a journal remembers counts from when this control settled: it gets its whole time again.
-        now, settled_s = self.sim.clock.now, control.picture.settled_s
+        state, at_s = control.picture, self.sim.clock.now
+        begun = state.draining.get(action.incarnation)
+        if begun is not None:  # ordered, and judged, before a journal that knew of it was lost
+            at_s = begun.since_s
+        elif reason == "draining" and state.settled_s is not None:
+            # Only a journal remembers it: it gets its whole time again, from when this control settled.
+            at_s = state.settled_s
         self.orders[action.incarnation] = Order(
             reason=reason,
             why=action.why,
-            at_s=now if reason != "draining" or settled_s is None else settled_s,
+            at_s=at_s,
             drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
-            needless=why_stop(control, action, reason),
+            needless="" if begun is not None else why_stop(control, action, reason),
         )
 
     def control_pass(self, control: Control, found: Survey, plan: p.Plan) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import Start
+from llmgw.core.types.messages import TERMINAL, Start
 from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
 from tests.sim.world import Engine
 
@@ -32,7 +32,13 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 def alive(control: Control, model: str) -> Iterator[Start]:
-    """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there."""
+    """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there.
+
+    Not what control drains, nor what its agent told it has ended (a journal may be behind: a full disk, then a kill).
+    """
+    picture = control.picture
+    shards = (x for node in picture.nodes.values() for x in node.shards)
+    over = {*picture.draining, *(x.incarnation for x in shards if x.report.state in TERMINAL)}
     for agent in control.sim.agents.values():
         there = {e.key: e.start for e in agent.host.live()}
         for record in agent.records.values():
@@ -41,9 +47,8 @@ def alive(control: Control, model: str) -> Iterator[Start]:
             else:
                 there.setdefault(record.key, record.start)
         for start in there.values():
-            claims = control.picture.catalog.resolve(start.model)
-            meant = start.incarnation not in control.picture.draining
-            if claims is not None and claims.name == model and meant:
+            claims = picture.catalog.resolve(start.model)
+            if claims is not None and claims.name == model and start.incarnation not in over:
                 yield start
 
 

@@ -1,8 +1,7 @@
 """Fold one fact into control's picture; every event is whole in itself and may come twice (A8-A13, A39-A42).
 
 A registration is the complete inventory of its node: what it lacks does not run there. Nothing is decided here; the
-only
-memory kept beside the facts is since when an on-demand model is wanted (A22) and how often a model failed (A67).
+only memory kept beside the facts is since when an on-demand model is wanted (A22) and how often a model failed (A67).
 """
 
 from __future__ import annotations
@@ -376,22 +375,24 @@ def _waits(state: State, model: str) -> bool:
 
 
 def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
-    """Count each failed incarnation once, under its canonical model (A67)."""
+    """Count each failed incarnation once, under its canonical model (A67): given up already while it is torn down."""
     failures = dict(state.failures)
     for shard in shards:
         report = shard.report
         model = state.catalog.resolve(report.model)
-        if model is None or not (report.state == "failed" or report.gave_up):  # torn down yet, or not
+        if model is None or (report.state != "failed" and not report.gave_up):
             continue
         seen = failures.get(model.name, ())
-        if any(f.incarnation == shard.incarnation for f in seen):
+        if any(f.incarnation == shard.incarnation and f.gave_up >= report.gave_up for f in seen):
             continue
+        seen = tuple(f for f in seen if f.incarnation != shard.incarnation)
         error = report.error or "failed"
         failure = Failure(
             shard.incarnation, report.profile, now, error, report.gave_up, report.fingerprint
         )
         keep = max((p.restart.max for p in model.profiles), default=0) + FAILURES_KEPT
-        failures[model.name] = (*seen, failure)[-keep:]
+        by_time = sorted((*seen, failure), key=lambda f: (f.at_s, f.incarnation))  # A10
+        failures[model.name] = tuple(by_time[-keep:])
     return replace(state, failures=failures)
 
 
