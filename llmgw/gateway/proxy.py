@@ -25,8 +25,9 @@ from llmgw.gateway.state import Gateway
 HEADERS_S, BODY_GAP_S, BODY_S, KEEP_ALIVE_S = 15.0, 60.0, 600.0, 75.0
 #: A client that takes nothing for so long is gone, whatever its kernel says.
 WRITE_STALL_S = 300.0
-#: After a refusal the rest of what a client sends is read and dropped, or it would not see the answer.
-LINGER_S = 5.0
+#: After a refusal the rest of what a client sends is read and dropped, or it would not see the answer: until it is
+#: quiet for so long, and no longer than that, or one byte now and then would hold the connection for ever.
+LINGER_S, LINGER_MAX_S = 5.0, 60.0
 #: Next requests that a client sends before its answer (pipelining) are kept up to this; then it is not read.
 STASH_BYTES = 64 * 1024
 NO_LINGER = struct.pack("ii", 1, 0)
@@ -149,7 +150,7 @@ class Downstream(asyncio.Protocol):
         headers = openai.JSON + answer.common(request_id)
         self._transport.write(http1.answer(refused.status, headers, body, keep_alive=False))
         self._lingering = True
-        self._read_at = self._gateway.now
+        self._read_at = self._began = self._gateway.now
         self._reader.close()
         self._transport.write_eof()
 
@@ -178,9 +179,10 @@ class Downstream(asyncio.Protocol):
         elif self._transport.is_closing():
             gone = quiet_s > WRITE_STALL_S  # and what is left to write is not taken
         else:
-            gone = self._lingering and quiet_s > LINGER_S
+            late_s = now - self._began
+            gone = self._lingering and (quiet_s > LINGER_S or late_s > LINGER_MAX_S)
             if not gone and not self._lingering:
-                self._sweep_idle(now - self._began, quiet_s)
+                self._sweep_idle(late_s, quiet_s)
         if gone:
             self._transport.abort()
 

@@ -15,7 +15,9 @@ from llmgw.core.types.node import (
     Look,
     Measure,
     Register,
+    Session,
     SessionLost,
+    SessionOpened,
     Signal,
     Spawn,
     StoreToken,
@@ -28,7 +30,7 @@ from tests.core.agent_bench import C1, C2, FACTS, GIB, GPU0, GPU1, KEY, Bench, o
 
 def test_start_journals_the_intent_then_spawns() -> None:
     b = Bench().start()
-    assert b.kinds() == ["StoreToken", "WriteRecord", "Spawn", "Changed"]
+    assert b.kinds() == ["WriteRecord", "Spawn", "Changed"]
     written, spawn = b.one(WriteRecord).record, b.one(Spawn).record
     assert written.intent
     assert (written.state, written.attempt) == ("pending", 1)
@@ -142,6 +144,20 @@ def test_the_fence() -> None:
     reason, _, why = b.report(epoch=6, leader_uuid="L2").refusal()
     assert reason == "other_session"
     assert "none" in why
+
+
+def test_f16_the_epoch_of_a_leader_that_let_us_register_is_kept_at_once() -> None:
+    b = Bench(heard=False)
+    assert b.session(C1, "s0", "L1", leader=False).of(StoreToken) == []
+    assert b.session(C1, "s0", "L1").of(StoreToken) == []
+    assert b.report(session="s0", epoch=1).one(StoreToken).token == Token(1, "L1")
+    b = Bench(heard=False)
+    assert b.session(C1, "s1", "L1").one(StoreToken).token == Token(1, "L1")
+    assert b.session(C1, "s2", "L1").of(StoreToken) == []
+    newer = Session(session="s3", leader_uuid="L3", epoch=7, lease="file")
+    assert b(SessionOpened(control=C1, session=newer)).one(StoreToken).token == Token(7, "L3")
+    rival = Session(session="s4", leader_uuid="L4", epoch=9, lease="file")
+    assert b(SessionOpened(control=C2, session=rival)).of(StoreToken) == []
 
 
 def test_two_file_leases_the_one_obeyed_first_is_obeyed() -> None:

@@ -73,6 +73,23 @@ def test_a_refused_client_that_sends_on_is_dropped_after_a_while() -> None:
     run(scenario())
 
 
+def test_a_refused_client_does_not_stay_by_sending_a_byte_now_and_then() -> None:
+    async def scenario() -> None:
+        async with rig() as world:
+            client = await world.client()
+            client.send(b"nonsense\r\n\r\n")
+            assert (await client.answer()).status == 400
+            (connection,) = world.gateway.connections
+            for _ in range(int(proxy.LINGER_MAX_S / proxy.LINGER_S) + 1):
+                connection.data_received(b"x")
+                world.pass_time(proxy.LINGER_S - 0.1)
+                connection.data_received(b"x")
+                world.pass_time(0.2)
+            await world.until(lambda: not world.gateway.connections)
+
+    run(scenario())
+
+
 def test_expect_100_continue() -> None:
     async def scenario() -> None:
         async with rig() as world:

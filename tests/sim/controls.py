@@ -45,7 +45,7 @@ class Hearsay:
     #: when a node registered for the first time, and whether settling was over at some moment
     last_new_s: float | None = None
     settled: bool = False
-    #: incarnations in its inventory, reported, or placed by itself
+    #: incarnations in its inventory, reported with what they run, or placed by itself
     incarnations: set[str] = field(default_factory=set)
     gateways: set[str] = field(default_factory=set)
     #: last byte by replica, as gateways have it
@@ -107,7 +107,9 @@ class Control:
         self.heard = Hearsay(
             expected=frozenset(r.node for r, silent in memory.nodes if not silent),
             remembered=bool(memory.nodes),
-            incarnations={x.incarnation for report, _ in memory.nodes for x in report.shards},
+            incarnations={
+                x.incarnation for report, _ in memory.nodes for x in report.shards if x.model
+            },
         )
         known = f"epoch {memory.epoch}, {len(memory.nodes)} nodes remembered"
         sim.say(self.url, "control starts", known)

@@ -288,7 +288,8 @@ class Judge:
         link, told = agent.links.get(control.url), control.sessions.of.get(node)
         if link is None or told is None or there is None or not agent.up:
             return True
-        return not (there.settled and there.connected and told.id == link.session)
+        heard = told.fenced and told.id == link.session  # else its inventory is not folded yet
+        return not (there.settled and there.connected and heard)
 
     # ------------------------------------------------------------ the end
 

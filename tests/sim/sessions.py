@@ -83,7 +83,7 @@ class Sessions:
         known = state.nodes.get(report.node)
         if known is None or not known.settled:
             control.heard.last_new_s = self.sim.clock.now
-        control.heard.incarnations |= {x.incarnation for x in report.shards}
+        control.heard.incarnations |= {x.incarnation for x in report.shards if x.model}
         control.observe(s.NodeRegistered(report))
 
     def _double(self, report: m.NodeReport) -> bool:
@@ -111,7 +111,7 @@ class Sessions:
             return m.EventsReply(epoch=state.epoch)
         session.n, session.heard_s = events.n, self.sim.clock.now
         session.ack(events.applied)
-        self.control.heard.incarnations |= {x.incarnation for x in events.shards}
+        self.control.heard.incarnations |= {x.incarnation for x in events.shards if x.model}
         there = state.nodes.get(node)
         silent = there is not None and not there.connected
         if events.shards or events.gone or events.refused or events.gpus is not None or silent:

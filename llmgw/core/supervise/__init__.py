@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from llmgw.core.supervise import attempts, health, teardown
 from llmgw.core.supervise.commands import received, with_record
+from llmgw.core.supervise.fence import heard
 from llmgw.core.supervise.reattach import identified
 from llmgw.core.supervise.report import shard_report
 from llmgw.core.types.messages import Token
@@ -101,8 +102,12 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
             return received(state, event, now)
         case SessionOpened():
             sessions = {**state.sessions, event.control: event.session}
-            heard = state.control_heard or event.session.leader
-            return replace(state, sessions=sessions, control_heard=heard), ()
+            seen = state.control_heard or event.session.leader
+            token = heard(state, event.control, event.session)
+            state = replace(
+                state, sessions=sessions, control_heard=seen, token=token or state.token
+            )
+            return state, (StoreToken(token),) if token else ()
         case SessionLost():
             sessions = {c: s for c, s in state.sessions.items() if c != event.control}
             return replace(state, sessions=sessions), ()
