@@ -132,13 +132,14 @@ def test_events_carry_a_counter_and_the_digest(rig: Rig) -> None:
 def test_two_controls_that_both_lead(tmp_path: Path) -> None:
     """With file leases the one obeyed first is obeyed; the other is told."""
     second = FakeControl()
-    second.leader_uuid, second.epoch = "L2", 5
+    second.leader_uuid, second.epoch, second.leader = "L2", 5, False
     rig = Rig(tmp_path)
     rig.settings["controls"] = [rig.control.url, second.url]
     try:
         rig.start_agent().registered()
         second.wait(lambda: second.registers, "register at the second")
         rig.ready()
+        second.leader = True
         second.send(SendReport())
         assert rig.control.url in second.refusal("two_leaders")["why"]
         until(lambda: second.shards.get("alpha-1/0", {}).get("state") == "ready", "told to both")
