@@ -7,7 +7,6 @@ know what is tried with it.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,33 +18,12 @@ import httpx
 
 from llmgw import handover
 from llmgw.errors import LlmgwError
+from scripts.ports import free_port, free_range
 
 T = TypeVar("T")
 Json = dict[str, Any]
 PARTS = ("control", "agent")
-ENGINE_PORTS = 20
-RANGES = iter(range(20000, 30000, ENGINE_PORTS))
 TICK_S = 0.05
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def free_range(count: int = ENGINE_PORTS) -> tuple[int, int]:
-    """Ports next to each other for engines, below those that the kernel gives to clients; never the same twice."""
-    for low in RANGES:
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(low, low + count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return low, low + count - 1
-    msg = f"no {count} free ports between 20000 and 30000"
-    raise OSError(msg)
 
 
 def wait_for(look: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:

@@ -20,8 +20,9 @@ from typing import Any
 from llmgw.agent import process
 from llmgw.core.types.catalog import Ready, Restart, Stop
 from llmgw.core.types.messages import DrainShard, ForgetShard, Start, StopShard
+from scripts.ports import free_port
 from tests.agent.fake_control import FakeControl
-from tests.engines.running import FAKE, free_port
+from tests.engines.running import FAKE
 
 PROGRAM = Path(__file__).with_name("agent_program.py")
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from llmgw.core.types.catalog import Ready, Restart, Stop
+from scripts.ports import free_port
 from tests.agent.rig import Rig, alive, until
-from tests.engines.running import free_port
 
 #: An engine that never answers, counts its TERMs in its log and dies of KILL only.
 STUBBORN = ("sh", "-c", 'trap "echo got TERM" TERM; while :; do sleep 0.05; done')

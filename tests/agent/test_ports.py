@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from llmgw.agent import ports
-from tests.engines.running import free_port
+from scripts.ports import free_port
 
 
 def listening(port: int = 0, *, reuse_port: bool = False, host: str = "127.0.0.1") -> socket.socket:

@@ -9,7 +9,7 @@ import pytest
 
 from llmgw.agent import probe
 from llmgw.agent.probe import Outcome
-from tests.engines.running import free_port
+from scripts.ports import free_port
 
 LOADING = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
 

@@ -11,8 +11,8 @@ import pytest
 from llmgw.agent.run import run
 from llmgw.agent.settings import AgentSettings
 from llmgw.errors import LlmgwError
+from scripts.ports import free_port
 from tests.agent.rig import Rig
-from tests.engines.running import free_port
 
 
 def settings(folder: Path, **changes: object) -> AgentSettings:

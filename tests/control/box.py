@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,15 +18,10 @@ import httpx
 
 from llmgw import handover
 from llmgw.errors import LlmgwError
+from scripts.ports import free_port
 from tests.control.bench import CATALOG, SOON_S
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Box:

@@ -14,8 +14,9 @@ import pytest
 from llmgw import handover
 from llmgw.control.lease import Flock
 from llmgw.errors import UnreachableError
+from scripts.ports import free_port
 from tests.control.bench import CATALOG, Agent, engine
-from tests.control.box import Box, free_port
+from tests.control.box import Box
 from tests.control.test_crash import run
 
 

@@ -13,8 +13,8 @@ from llmgw.control.picture import Moment
 from llmgw.control.settings import ControlSettings
 from llmgw.control.spawn import Gateway
 from llmgw.control.story import Story
+from scripts.ports import free_port
 from tests.control.bench import SOON_S
-from tests.control.box import free_port
 
 
 def made(folder: Path, *, token: str = "") -> Gateway:

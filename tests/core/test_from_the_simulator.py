@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from llmgw.core.adopt.survey import survey
+from llmgw.core.check import violations
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Scaling
-from llmgw.core.types.messages import ShardReport
+from llmgw.core.types.messages import Resources, ShardReport, Start
 from llmgw.core.types.node import GpusSeen, Record
 from llmgw.core.types.plan import DrainReplica, StopReplica
 from llmgw.core.types.routes import Demand
@@ -16,6 +18,7 @@ from llmgw.core.types.state import (
     Demanded,
     GatewayGone,
     NodeRegistered,
+    Placed,
     Published,
     SessionLost,
     ShardsChanged,
@@ -117,6 +120,24 @@ def test_a48_an_unclaimed_shard_of_a_higher_rank_is_stopped_too() -> None:
     assert isinstance(stop, StopReplica)
     assert (stop.reason, [s.report.shard for s in stop.shards]) == ("model_removed", ["gone-1/1"])
     assert replicas(plan)["gone-1"].have == 1
+
+
+def test_a21_what_is_charged_by_the_catalog_proves_nothing_when_that_changes() -> None:
+    """The alarm of `check` rang when a model left the catalog whose engine had been taken up by its markers."""
+    old = shard("gone-1/0", gpus=("box1-0",), resources=None)
+    state = running(ONE, node("box1", old))
+    start = Start(
+        shard="alpha-1/0",
+        replica="alpha-1",
+        incarnation="i",
+        model="alpha",
+        profile="main",
+        gpus=("box1-0",),
+        port=18001,
+        resources=Resources(gpu_memory_bytes=10 * GIB),
+    )
+    state = observe(state, Placed("box1", start), 1.0)
+    assert violations(state, survey(state)) == []
 
 
 def test_what_was_taken_up_by_its_markers_is_measured_once_it_is_up() -> None:

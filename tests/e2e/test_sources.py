@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from scripts.fleet import Fleet, free_port, free_range, wait_for
+from scripts.fleet import Fleet, wait_for
+from scripts.ports import free_port, free_range
 from tests.e2e.conftest import Make, fake, model, write_catalog
 
 MODELS = {"alpha": model(fake("--alias", "alpha"))}

@@ -7,7 +7,6 @@ whole session. It may not decide which engine: scripts/engine.py does, or the fa
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+
+from scripts.ports import free_port
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_engine.py")]
 
@@ -28,12 +29,6 @@ class Running(NamedTuple):
 
     def stats(self) -> dict[str, int]:
         return dict(self.client.get("/stats").json())
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from scripts import engine as engines
+from scripts.ports import free_port
 from tests.engines import fake_nvml, llama, tiny_gguf
-from tests.engines.running import free_port, running
+from tests.engines.running import running
 
 COUNT = " one two three four five six seven eight nine ten."
 

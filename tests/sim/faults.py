@@ -106,7 +106,7 @@ class Chaos:
             host.disk_full = host.proc_blind = host.nvml_blind = False
             host.strangers = []
             for engine in host.live():
-                engine.wakes()
+                self._wakes(engine)
         for agent in sim.agents.values():
             agent.doom = None
             if not agent.up:
@@ -253,8 +253,12 @@ class Chaos:
         if engine is None or engine.hung:
             return ""
         engine.hung, engine.ailing = True, engine.ailing or HUNG
-        wait = self._later(4.0, 40.0, engine.wakes)
+        wait = self._later(4.0, 40.0, lambda: self._wakes(engine))
         return f"{engine} hangs for {wait:.1f} s"
+
+    def _wakes(self, engine: Engine) -> None:
+        engine.hung = False
+        self.sim.clock.after(6.0, engine.recovers)
 
     def engines_misbehave(self) -> str:
         self.sim.odds.trouble, self.sim.odds.exec_fails = 0.5, 0.15

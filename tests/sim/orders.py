@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import TERMINAL, Start
+from llmgw.core.types.messages import TERMINAL, ShardReport, Start
 from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
 from tests.sim.world import Engine
 
@@ -34,11 +34,12 @@ class Order(Struct, frozen=True, kw_only=True):
 def alive(control: Control, model: str) -> Iterator[Start]:
     """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there.
 
-    Not what control drains, nor what its agent told it has ended (a journal may be behind: a full disk, then a kill).
+    Not what control drains, nor what its agent told it is on its way out or has ended: a journal may be behind (a full
+    disk, then a kill), or lost.
     """
     picture = control.picture
     shards = (x for node in picture.nodes.values() for x in node.shards)
-    over = {*picture.draining, *(x.incarnation for x in shards if x.report.state in TERMINAL)}
+    over = {*picture.draining, *(x.incarnation for x in shards if _leaving(x.report))}
     for agent in control.sim.agents.values():
         there = {e.key: e.start for e in agent.host.live()}
         for record in agent.records.values():
@@ -52,6 +53,10 @@ def alive(control: Control, model: str) -> Iterator[Start]:
                 yield start
 
 
+def _leaving(report: ShardReport) -> bool:
+    return report.desired != "running" or report.state in TERMINAL
+
+
 def why_start(control: Control, start: Start, *, roll: bool) -> str:
     """Why this start is one too many, or ""."""
     state = control.picture
@@ -60,7 +65,9 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     known = (x for x in alive(control, start.model) if x.incarnation in control.heard.incarnations)
     there = {x.incarnation: x for x in known}
     if roll:
-        drifted = any(_drifted(model, x) for x in there.values()) or _just_died(control, model)
+        today = {f for p in model.profiles for f in p.fingerprints.values()}
+        died = any(x.fingerprint not in today for x in _just_died(control, model))
+        drifted = died or any(_drifted(model, x) for x in there.values())
         return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
     waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
     wanted = model.scaling.min or (1 if waiting else 0)
@@ -69,18 +76,17 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     return f"{wanted} wanted, {sorted(there)} run or are on their way"
 
 
-def _just_died(control: Control, model: Model) -> bool:
-    """One of an old profile ended so short a time ago that nobody can have told control."""
+def _just_died(control: Control, model: Model) -> list[ShardReport]:
+    """What ended so short a time ago that nobody can have told control: it still believes in it."""
     now, died_s = control.sim.clock.now, control.sim.died_s
-    today = {f for p in model.profiles for f in p.fingerprints.values()}
-    return any(
-        x.report.model in (model.name, *model.aliases)
-        and x.report.fingerprint not in today
-        and now - died_s.get(x.incarnation, -TOLD_S) < TOLD_S
+    return [
+        x.report
         for node in control.picture.nodes.values()
         for x in node.shards
         if x.holds
-    )
+        and x.report.model in (model.name, *model.aliases)
+        and now - died_s.get(x.incarnation, -TOLD_S) < TOLD_S
+    ]
 
 
 def _drifted(model: Model, start: Start) -> bool:
@@ -159,10 +165,10 @@ def _duplicate(control: Control, engine: Engine) -> str:
     model = control.picture.catalog.resolve(engine.start.model)
     if model is None:
         return "its model is gone"
-    others = {
-        x.incarnation: x for x in alive(control, model.name) if x.incarnation != engine.key[1]
-    }
-    twins = [x for x in others.values() if x.replica == engine.start.replica]
+    others = {x.incarnation: x.replica for x in alive(control, model.name)}
+    others |= {x.incarnation: x.replica for x in _just_died(control, model)}
+    others.pop(engine.key[1], None)
+    twins = [replica for replica in others.values() if replica == engine.start.replica]
     if len(others) + 1 <= model.scaling.max and not twins and not _drifted(model, engine.start):
         return f"{len(others)} others run, max is {model.scaling.max}"
     return "" if others else "nothing else runs"

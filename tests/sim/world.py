@@ -66,10 +66,9 @@ class Engine:
             p for p, live in ((self.pid, self.leader), (self.pid + 1, self.worker)) if live
         )
 
-    def wakes(self) -> None:
-        """It hung, and is well again if that was all."""
-        self.hung = False
-        if self.ailing == HUNG:
+    def recovers(self) -> None:
+        """It hung, and is well again if that was all and probes have had the time to see it."""
+        if self.ailing == HUNG and not self.hung:
             self.ailing = ""
 
     def answers(self, now: float) -> bool:
