@@ -55,6 +55,8 @@ class Feed:
         self._path = settings.state_dir / ROUTES
         self._log = log
         self._from_disk = False
+        #: a control has given us a table since this process began
+        self.told = asyncio.Event()
         gateway.on_change.append(self._changed)
 
     def restore(self) -> None:
@@ -127,6 +129,7 @@ class Feed:
             return False
         self._from_disk = False
         self._gateway.apply(table)
+        self.told.set()
         self._log.info(
             "route table", version=table.version, models=len(table.models), partial=table.partial
         )

@@ -7,6 +7,7 @@ anything about a request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import resource
@@ -38,6 +39,7 @@ except ImportError:  # the stock loop is a sound fall-back, at a fraction of the
 SWEEP_S = 1.0
 BACKLOG = 4096
 FIRST_TABLE_S = 5.0
+FIRST_WAIT_S = 2.0
 
 
 def run(settings: GatewaySettings) -> int:
@@ -121,6 +123,7 @@ class Process:
             await _need_keys(gateway, feed, self._where)
         group.create_task(_kept(feed.run, log))
         group.create_task(_kept(partial(_sweep, gateway), log))
+        await _first_table(gateway, feed)
         server = await serve_on(gateway, self._listener.dup())
         token, path = self._settings.token, self._state_dir.path
         door = Door(path, self._listener, self._hello, token, self._stop.ask)
@@ -169,6 +172,17 @@ async def _need_keys(gateway: Gateway, feed: Feed, where: str) -> None:
         raise UsageError(
             message, "--insecure serves everybody on that network; else listen on 127.0.0.1"
         )
+
+
+async def _first_table(gateway: Gateway, feed: Feed) -> None:
+    """A moment for a control that is there to say what runs; clients wait in the listener's queue, refused by nobody.
+
+    Without it the first requests after a first start got 503 although their model was ready.
+    """
+    if gateway.fleet.table is None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WAIT_S):
+                await feed.told.wait()
 
 
 async def _finish(gateway: Gateway, stop: Stop, limit_s: float, log: Any) -> None:

@@ -160,6 +160,18 @@ def test_what_was_taken_up_by_its_markers_is_measured_once_it_is_up() -> None:
         assert (bench.kinds()[-1] == "Refuse") == bool(says), bench.kinds()
 
 
+def test_a43_memory_listed_under_a_leader_that_died_by_itself_is_not_back() -> None:
+    """Nobody had looked at its tree, so NVML's row of it was a stranger's, and level memory counted as back."""
+    bench = Bench().ready(gpus=("GPU-0",))
+    bench.exited(-11).tree()
+    for _ in range(6):
+        bench.memory(10 * GIB, 4711)
+    assert not bench.record.watch.free
+    for _ in range(4):
+        bench.memory(0)
+    assert bench.record.state == "pending"
+
+
 def test_a_node_that_is_silent_keeps_what_it_runs_counted() -> None:
     """The law behind it all: silence starts nothing elsewhere (F61)."""
     state = running(ONE, node("box1", shard("alpha-1/0")), node("box2"))

@@ -2,11 +2,14 @@
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 
 from llmgw import handover
-from tests.gateway.rig import run
-from tests.gateway.test_main import process
+from tests.gateway.fake_control import fake_control
+from tests.gateway.peers import request
+from tests.gateway.rig import loaded, run, table
+from tests.gateway.test_main import ASK, client, engine, process
 
 
 def test_hup_cuts_no_stream(tmp_path: Path) -> None:
@@ -33,5 +36,23 @@ def test_what_cannot_be_read_ends_its_connection_to_the_door(tmp_path: Path) -> 
                 writer.write(line)
                 assert b"unknown request" in await reader.read()
                 writer.close()
+
+    run(scenario())
+
+
+def test_whoever_comes_before_the_first_table_is_served_and_not_turned_away(tmp_path: Path) -> None:
+    """Just spawned, and the model is ready: the table is a moment away, and the listener's queue is long."""
+
+    async def scenario() -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        fd, port = listener.fileno(), listener.getsockname()[1]
+        async with fake_control() as control, engine() as e, client(port) as early:
+            early.send(request(ASK))
+            given = {"controls": [control.url], "listen_fd": fd, "pass_fds": (fd,)}
+            with process(tmp_path / "s", **given):
+                await control.until(lambda: control.polls)
+                await control.publish(table(1, m=loaded(e.replica())))
+                assert (await early.answer()).status == 200
+        listener.close()
 
     run(scenario())

@@ -81,7 +81,8 @@ def memory_seen(record: Record, event: MemorySeen, now: float) -> Record:
     if event.used_bytes is None or record.unreadable:  # nobody knows which GPUs to look at
         return replace(record, watch=replace(watch, free=now - watch.gone_s >= BLIND_S))
     falling = watch.used_bytes is None or event.used_bytes < watch.used_bytes
-    listed = bool({*event.pids} & {*watch.tree})
+    # Its leader too: one that died by itself was in no tree that anybody looked at.
+    listed = bool({*event.pids} & {*watch.tree, record.pid})
     steady = 0 if falling or listed else watch.steady + 1
     return replace(
         record,
