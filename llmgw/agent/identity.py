@@ -79,13 +79,19 @@ class Identity(NamedTuple):
     path: Path
     lock: Lock
 
-    def remember_boot(self, boot_id: str) -> None:
+    def remember_boot(self, boot_id: str) -> str:
         """Called once the records of earlier boots are settled: from here on unreadable ones are of this boot.
 
-        Not written twice: a full disk must not keep an agent from its engines after a restart.
+        Why it could not be written, or "": a full disk must not keep an agent from its engines. The next start settles
+        the earlier boots' records once more, which changes nothing.
         """
-        if boot_id != self.boot_before:
+        if boot_id == self.boot_before:
+            return ""
+        try:
             _write(self.path, self.node_id, self.machine_id, boot_id)
+        except OSError as e:
+            return f"{self.path} could not be written: {e.strerror or e}"
+        return ""
 
 
 def open_state_dir(state_dir: Path, machine_id: str | None = None) -> Identity:

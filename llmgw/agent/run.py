@@ -164,7 +164,9 @@ class _Agent:
                     tasks=tasks,
                 )
                 loop.reattach(performer, survey)
-                self.identity.remember_boot(facts.boot_id)
+                failed = self.identity.remember_boot(facts.boot_id)
+                if failed:
+                    log.warning(failed)
                 await self.devices.read()
                 loop.feed(self.devices.seen(loop.state.records, performer.known))
                 self._start(tasks, loop, performer, listener)

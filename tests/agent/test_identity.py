@@ -101,3 +101,13 @@ def test_a_copy_of_the_folder_on_the_same_host(tmp_path: Path) -> None:
 def test_only_the_owner_may_open_the_lock(tmp_path: Path) -> None:
     open_state_dir(tmp_path / "a", "m1").lock.close()
     assert (tmp_path / "a/agent.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_boot_id_that_cannot_be_written_is_said_and_keeps_no_agent_from_its_engines(
+    tmp_path: Path,
+) -> None:
+    mine = open_state_dir(tmp_path, "m")
+    assert mine.remember_boot("b1") == ""
+    mine.lock.close()
+    mine = mine._replace(path=tmp_path / "gone" / "identity.json")
+    assert "could not be written: No such file or directory" in mine.remember_boot("b2")
