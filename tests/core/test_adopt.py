@@ -61,8 +61,8 @@ def test_a12_a_shard_naming_another_node_is_refused_with_the_reason() -> None:
 
 
 def test_a14_an_alias_is_adopted_under_the_canonical_name() -> None:
-    cat = catalog(model("alpha", aliases=("old", "claude-*"), low=1))
-    for name in ("old", "claude-4"):
+    cat = catalog(model("alpha", aliases=("old", "gpt-*"), low=1))
+    for name in ("old", "gpt-4"):
         plan = plan_of(cat, node("box1", shard("x-1/0", name)))
         assert verdicts(plan) == {"box1:x-1/0": "adopt"}
         assert replicas(plan)["x-1"].model == "alpha"

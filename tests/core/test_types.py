@@ -24,7 +24,7 @@ from tests.core.world import catalog, model, node, profile, shard
         ("coder", "coder"),  # its own name, though another model has a glob for it
         ("fast", "small"),  # an exact alias, though a model before it has a glob for it
         ("fast-1", "big"),
-        ("claude-x", "small"),
+        ("gpt-x", "small"),
         ("Fast-1", None),  # names are told apart by case
         ("nobody", None),
         ("", None),
@@ -35,7 +35,7 @@ def test_a14_a_name_comes_before_an_alias_and_an_alias_before_a_glob(
 ) -> None:
     cat = catalog(
         model("big", aliases=("fast*", "cod*")),
-        model("small", aliases=("fast", "claude-*")),
+        model("small", aliases=("fast", "gpt-*")),
         model("coder"),
     )
     answer = cat.resolve(asked)

@@ -77,8 +77,8 @@ def test_values_go_on_byte_for_byte() -> None:
 
 TABLE = RouteTable(
     models={
-        "qwen3": RouteModel(aliases=("coder", "claude-*", "small")),
-        "small": RouteModel(aliases=("claude-haiku", "*")),
+        "qwen3": RouteModel(aliases=("coder", "gpt-*", "small")),
+        "small": RouteModel(aliases=("gpt-mini", "*")),
     }
 )
 
@@ -89,8 +89,8 @@ TABLE = RouteTable(
         ("qwen3", "qwen3"),
         ("coder", "qwen3"),
         ("small", "small"),
-        ("claude-haiku", "small"),
-        ("claude-opus", "qwen3"),
+        ("gpt-mini", "small"),
+        ("gpt-large", "qwen3"),
         ("anything", "small"),
     ],
 )
