@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import ShardReport
-from llmgw.core.types.plan import Plan
 from llmgw.core.types.state import NodeRegistered, SessionLost
 from tests.core.world import (
+    ALPHA,
+    DEEP,
     GIB,
     actions,
     catalog,
+    half,
     model,
     node,
     plan_of,
@@ -25,19 +27,8 @@ from tests.core.world import (
     settled,
     shard,
     verdicts,
+    why,
 )
-
-ALPHA = catalog(model("alpha", profile(gpus=1, gpu_memory_bytes=10 * GIB), low=1))
-DEEP = catalog(model("deep", profile(nodes=2, gpus=1, gpu_memory_bytes=20 * GIB), low=1))
-
-
-def why(plan: Plan, shard_name: str) -> str:
-    return next(v.why for v in plan.verdicts if v.shard.report.shard == shard_name)
-
-
-def half(rank: int, **k: object) -> ShardReport:
-    return shard(f"deep-1/{rank}", "deep", world_size=2, gpus=(f"box{rank + 1}-0",), **k)
-
 
 # --- a replica control does not know ---------------------------------------------------------
 

@@ -19,32 +19,21 @@ from llmgw.core.types.plan import Plan, Spot
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import Demanded, NodeRegistered, Placed, Published, SessionLost, State
 from tests.core.world import (
-    GIB,
+    ALPHA,
+    DEEP,
     actions,
     catalog,
     gpus,
     model,
     node,
     plan_of,
-    profile,
     replicas,
     running,
     settled,
     shard,
     verdicts,
+    why,
 )
-
-ALPHA = catalog(model("alpha", profile(gpus=1, gpu_memory_bytes=10 * GIB), low=1))
-DEEP = catalog(model("deep", profile(nodes=2, gpus=1, gpu_memory_bytes=20 * GIB), low=1))
-
-
-def why(plan: Plan, shard_name: str) -> str:
-    return next(v.why for v in plan.verdicts if v.shard.report.shard == shard_name)
-
-
-def half(rank: int, **k: object) -> ShardReport:
-    return shard(f"deep-1/{rank}", "deep", world_size=2, gpus=(f"box{rank + 1}-0",), **k)
-
 
 # --- a replica control knows -----------------------------------------------------------------
 

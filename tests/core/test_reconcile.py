@@ -8,58 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw.core.check import plan_violations
-from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import acknowledged, decide
 from llmgw.core.reconcile.fresh import Memory, started
 from llmgw.core.reconcile.observe import observe, waiting_for
-from llmgw.core.types.catalog import Catalog, Restart
-from llmgw.core.types.messages import NodeReport, Refusal, ShardReport
+from llmgw.core.types.catalog import Restart
+from llmgw.core.types.messages import Refusal, ShardReport
 from llmgw.core.types.plan import Spot, StartReplica, Wait
-from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
     Cleared,
-    Demanded,
     NodeRegistered,
-    Placed,
     SessionLost,
     ShardsChanged,
-    State,
     Tick,
 )
 from tests.core.world import (
     GIB,
+    ONE,
     actions,
+    begun,
     catalog,
     gpus,
     model,
     node,
+    place_at,
     plan_of,
     profile,
     running,
     shard,
     verdicts,
 )
-
-ONE = catalog(model("alpha", low=1))
-SLEEPY = catalog(model("beta"))
-IDLE_S = 600.0
-
-
-def begun(cat: Catalog, *remembered: NodeReport, timeout_s: float = 60.0) -> State:
-    memory = Memory(nodes=tuple((r, False) for r in remembered), epoch=3)
-    return started(cat, memory, now=0.0, settle_timeout_s=timeout_s, keep_unknown=False)
-
-
-def demand(n: int = 1, gateway: str = "g", **k: object) -> Demanded:
-    return Demanded(Demand(gateway=gateway, n=n, **k))  # type: ignore[arg-type]
-
-
-def place_at(state: State, name: str, incarnation: str = "new", port: int = 18000) -> State:
-    wanted = next(iter(state.catalog.models.values()))
-    spots = (Spot(node=name, port=port),)
-    ((where, start),) = start_message(state, wanted, ("main", spots), "alpha-9", incarnation)
-    return observe(state, Placed(where, start), 1.0)
-
 
 # --- settling (A46, A47, A51) ----------------------------------------------------------------
 

@@ -5,37 +5,37 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.reconcile.fresh import Memory, after_settling, started
+from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.catalog import Catalog, Scaling
-from llmgw.core.types.messages import Capacity, Compute, Foreign, NodeReport
-from llmgw.core.types.plan import DrainReplica, RollReplica, Spot, StartReplica, StopReplica
-from llmgw.core.types.routes import Demand
+from llmgw.core.types.catalog import Scaling
+from llmgw.core.types.messages import Capacity, Compute, Foreign
+from llmgw.core.types.plan import DrainReplica, RollReplica, StartReplica, StopReplica
 from llmgw.core.types.state import (
     Announced,
     CatalogLoaded,
-    Demanded,
     DrainBegun,
     Ending,
     GatewayGone,
     NodeForgotten,
     NodeRegistered,
-    Placed,
     Published,
     SessionLost,
     ShardsChanged,
-    State,
     Tick,
 )
 from tests.core.world import (
     GIB,
+    ONE,
+    SLEEPY,
     actions,
+    begun,
     catalog,
+    demand,
     gpus,
     model,
     node,
+    place_at,
     plan_of,
     profile,
     replicas,
@@ -44,25 +44,7 @@ from tests.core.world import (
     verdicts,
 )
 
-ONE = catalog(model("alpha", low=1))
-SLEEPY = catalog(model("beta"))
 IDLE_S = 600.0
-
-
-def begun(cat: Catalog, *remembered: NodeReport, timeout_s: float = 60.0) -> State:
-    memory = Memory(nodes=tuple((r, False) for r in remembered), epoch=3)
-    return started(cat, memory, now=0.0, settle_timeout_s=timeout_s, keep_unknown=False)
-
-
-def demand(n: int = 1, gateway: str = "g", **k: object) -> Demanded:
-    return Demanded(Demand(gateway=gateway, n=n, **k))  # type: ignore[arg-type]
-
-
-def place_at(state: State, name: str, incarnation: str = "new", port: int = 18000) -> State:
-    wanted = next(iter(state.catalog.models.values()))
-    spots = (Spot(node=name, port=port),)
-    ((where, start),) = start_message(state, wanted, ("main", spots), "alpha-9", incarnation)
-    return observe(state, Placed(where, start), 1.0)
 
 
 # --- what must go ----------------------------------------------------------------------------

@@ -6,13 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import Memory, after_settling, started
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Catalog, Model, Profile, Scaling
 from llmgw.core.types.messages import Capacity, Gpu, NodeReport, Resources, ShardReport
-from llmgw.core.types.plan import Plan, Replica
-from llmgw.core.types.state import NodeRegistered, State
+from llmgw.core.types.plan import Plan, Replica, Spot
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import Demanded, NodeRegistered, Placed, State
 
 GIB = 1 << 30
 FP = "1:aaaa"
@@ -109,3 +111,38 @@ def plan_of(cat: Catalog, *reports: NodeReport, **k: Any) -> Plan:
 
 def at(state: State, **k: Any) -> State:
     return replace(state, **k)
+
+
+#: one model on one GPU, and one over two nodes
+ALPHA = catalog(model("alpha", profile(gpus=1, gpu_memory_bytes=10 * GIB), low=1))
+DEEP = catalog(model("deep", profile(nodes=2, gpus=1, gpu_memory_bytes=20 * GIB), low=1))
+#: one that is always on, and one on demand
+ONE = catalog(model("alpha", low=1))
+SLEEPY = catalog(model("beta"))
+
+
+def why(plan: Plan, shard_name: str) -> str:
+    return next(v.why for v in plan.verdicts if v.shard.report.shard == shard_name)
+
+
+def half(rank: int, **k: Any) -> ShardReport:
+    """One of the two shards of deep-1, on box1 or box2."""
+    return shard(f"deep-1/{rank}", "deep", world_size=2, gpus=(f"box{rank + 1}-0",), **k)
+
+
+def begun(cat: Catalog, *remembered: NodeReport, timeout_s: float = 60.0) -> State:
+    """A control that has just started and remembers these nodes."""
+    memory = Memory(nodes=tuple((r, False) for r in remembered), epoch=3)
+    return started(cat, memory, now=0.0, settle_timeout_s=timeout_s, keep_unknown=False)
+
+
+def demand(n: int = 1, gateway: str = "g", **k: Any) -> Demanded:
+    return Demanded(Demand(gateway=gateway, n=n, **k))
+
+
+def place_at(state: State, name: str, incarnation: str = "new", port: int = 18000) -> State:
+    """The catalog's first model placed on a node, not reported yet."""
+    wanted = next(iter(state.catalog.models.values()))
+    spots = (Spot(node=name, port=port),)
+    ((where, start),) = start_message(state, wanted, ("main", spots), "alpha-9", incarnation)
+    return observe(state, Placed(where, start), 1.0)
