@@ -136,12 +136,13 @@ class Fleet:
         return [r for r in found["replicas"] if (r["model"], r["state"]) == (model, state)]
 
     def ready(self, model: str, timeout_s: float = 60.0) -> Json:
-        """The one ready replica of `model`, of a control that has settled."""
+        """The one ready replica of `model`, of a control that has settled and whose gateway is up."""
 
         def look() -> Json | None:
             self.check_alive()
             settled = (self.status() or {"settling": True})["settling"] is None
-            return next(iter(self.replicas(model)), None) if settled else None
+            there = settled and self.gateway_pid() is not None
+            return next(iter(self.replicas(model)), None) if there else None
 
         return wait_for(look, f"{model} ready", timeout_s)
 

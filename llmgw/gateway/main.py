@@ -123,10 +123,11 @@ class Process:
             await _need_keys(gateway, feed, self._where)
         group.create_task(_kept(feed.run, log))
         group.create_task(_kept(partial(_sweep, gateway), log))
-        await _first_table(gateway, feed)
-        server = await serve_on(gateway, self._listener.dup())
+        # First the door: a control that was killed since it spawned us asks there for the listener.
         token, path = self._settings.token, self._state_dir.path
         door = Door(path, self._listener, self._hello, token, self._stop.ask)
+        await _first_table(gateway, feed)
+        server = await serve_on(gateway, self._listener.dup())
         log.info("serving", listen=self._where, gateway=gateway.id, pid=os.getpid())
         await self._stop.asked.wait()
         gateway.stopping = True

@@ -77,9 +77,15 @@ def test_a_seed_is_one_history() -> None:
 def test_the_simulator_bites(name: str) -> None:
     """A core with one law taken out breaks an invariant within the seeds of CI; else nobody watches that law."""
     mutant = MUTANTS[name]
-    found = next((said for seed in range(500) if (said := _failure(seed, mutant.core))), None)
-    assert found is not None, f"500 histories, and nobody noticed: {name}"
-    assert found.invariant in mutant.found_by, str(found)
+    others: Counter[str] = Counter()
+    for seed in range(500):
+        said = _failure(seed, mutant.core)
+        if said is None:
+            continue
+        if said.invariant in mutant.found_by:
+            return
+        others[said.invariant] += 1
+    pytest.fail(f"500 histories, and none broke {mutant.found_by} for: {name}; others: {others}")
 
 
 def _failure(seed: int, core: Core) -> Failure | None:
