@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import time
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -91,7 +92,6 @@ class Link:
         self.failures = 0
         self.seq = 0
         self.count = 0
-        self.registrations = 0
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers["Content-Type"] = "application/json"
         # trust_env=False: a proxy of the login shell is not for the fleet's own traffic.
@@ -145,8 +145,9 @@ class Link:
 
     async def _register(self) -> None:
         self.session, self.again = None, ""
-        self.registrations += 1
-        report = replace(await self.owner.snapshot(self.url), registration=self.registrations)
+        report = await self.owner.snapshot(self.url)
+        # The boot's own clock, not a counter of ours: it rises over restarts of this agent too.
+        report = replace(report, registration=time.monotonic_ns())
         crash.here("before-register")
         answer = await self._post("/agent/v1/register", wire.encode(report))
         said = wire.decode(answer, Registered)

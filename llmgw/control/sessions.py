@@ -75,7 +75,7 @@ class Sessions:
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
         self._by_node: dict[str, Session] = {}
-        #: per node id, the process that registered last and which of its registrations that was
+        #: per node id, the boot in which it registered last, and that registration's number
         self._latest: dict[str, tuple[str, int]] = {}
         self._closing = False
 
@@ -95,12 +95,12 @@ class Sessions:
             raise LlmgwError(
                 msg, "register when every record is looked at", code="not_reattached", status=409
             )
-        instance, count = self._latest.get(report.node_id, ("", 0))
-        if report.instance == instance and 0 < report.registration <= count:
+        boot_id, latest = self._latest.get(report.node_id, ("", 0))
+        if report.boot_id and report.boot_id == boot_id and 0 < report.registration <= latest:
             # A call that its agent gave up long ago, delivered late: folded in, it would undo what was started since.
             msg = (
-                f"registration {report.registration} of {report.node} refused: {count} of the same agent "
-                "process came before it"
+                f"registration {report.registration} of {report.node} refused: {latest}, a newer one of "
+                "the same boot, came before it"
             )
             raise LlmgwError(msg, "register anew", code="stale", status=409)
         for old in self._same(report):
@@ -118,7 +118,7 @@ class Sessions:
             changed=asyncio.Event(),
         )
         self._by_id[new.id] = self._by_node[report.node] = new
-        self._latest[report.node_id] = (report.instance, report.registration)
+        self._latest[report.node_id] = (report.boot_id, report.registration)
         return new
 
     def _same(self, report: NodeReport) -> list[Session]:

@@ -259,14 +259,14 @@ class Nobody:
 
 def test_a_registration_that_was_held_up_on_the_way_is_refused_behind_a_newer_one() -> None:
     sessions = Sessions()
-    report = NodeReport(node="box1", node_id="id", instance="a", registration=2)
+    report = NodeReport(node="box1", node_id="id", boot_id="a", registration=2)
     sessions.open(report, "", 0.0)
     for late in (1, 2):
-        with pytest.raises(LlmgwError, match=f"registration {late} of box1 refused: 2 of the same"):
+        with pytest.raises(LlmgwError, match=f"registration {late} of box1 refused: 2, a newer"):
             sessions.check(replace(report, registration=late), "", 1.0)
     sessions.check(replace(report, registration=3), "", 1.0)
-    sessions.check(replace(report, registration=1, instance="b"), "", 1.0)
     sessions.check(replace(report, registration=0), "", 1.0)
+    sessions.check(replace(report, registration=1, boot_id="b"), "", 99.0)
     sessions.end_all()
     with pytest.raises(LlmgwError, match="refused"):
         sessions.check(report, "", 99.0)

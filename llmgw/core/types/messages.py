@@ -143,7 +143,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     protocol: int = PROTOCOL
     node_id: str = ""
     instance: str = ""
-    #: counts the registrations of this agent process, from 1: one that was held up on the way is told from a newer one
+    #: rises with each registration within a boot: one that was held up on the way is told from a newer one; 0: unknown
     registration: int = 0
     version: str = ""
     boot_id: str = ""
