@@ -205,14 +205,26 @@ class Fleet:
 
     def close(self) -> None:
         """End every process of this fleet, engines and gateway included, by their ids."""
-        gateway = self.gateway_pid()
         for process in self.processes.values():
             process.kill()
             process.wait()
-        for pid in [*self.engines(), *([gateway] if gateway else [])]:
+        # Gateways by their command line: one that control has only just spawned answers nobody yet.
+        for pid in [*self.engines(), *spawned(str(self.folder / "control" / "gateway"))]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.http.close()
+
+
+def spawned(state_dir: str) -> Iterator[int]:
+    """Processes that were given this state dir."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdecimal() and state_dir in words_of(folder):
+                yield int(folder.name)
+
+
+def words_of(folder: Path) -> list[str]:
+    return (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
 
 
 def marked(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
