@@ -1,4 +1,4 @@
-"""What must always hold of control's picture, as sentences; used by the tests, the simulator and the loop's own alarm.
+"""What must always hold of control's picture, as sentences; used by the tests and the simulator.
 
 A finding is a bug or a lie of an agent, never a normal state. May not repair anything.
 """

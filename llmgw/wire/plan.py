@@ -178,9 +178,7 @@ def _action(action: Action) -> list[dict[str, Any]]:
                 _of_shards("stop", action, action.shards, action.due_s, disturbs=action.disturbs)
             ]
         case DrainReplica():
-            return [
-                _of_shards("drain", action, action.shards, action.due_s, disturbs=action.disturbs)
-            ]
+            return [_of_shards("drain", action, action.shards, 0.0, disturbs=action.disturbs)]
         case RollReplica():
             return [_of_shards("roll", action, action.shards, 0.0, disturbs=True)]
         case Wait():

@@ -136,12 +136,16 @@ def _drain_timeout_s(p: Pass, r: Replica) -> float:
     return profile.drain_timeout_s if profile else 120.0
 
 
+def _seen_since_s(p: Pass, shards: tuple[Shard, ...]) -> float:
+    """From when a window of theirs counts: the first was seen, and settling was over."""
+    return max(min(s.seen_s for s in shards), p.state.settled_s or 0.0)
+
+
 def _unclaimed(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     """Nothing will ever claim it: stopped after a grace in which an operator can see it coming (A48)."""
     if p.state.keep_unknown or p.state.catalog.keep_unknown:
         return
-    first = min(s.seen_s for s in members)
-    since = max(first, p.state.settled_s or 0.0, p.state.catalog_s)
+    since = max(_seen_since_s(p, members), p.state.catalog_s)
     due_s = since + p.state.catalog.stray_grace_s - p.now
     verdict = p.reasons[(members[0].node, *members[0].key)]
     reason = verdict.reason or "model_removed"
@@ -163,8 +167,7 @@ def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
 
 def _short(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     """Short after the assembly window: its remaining shards are stopped, to be replaced elsewhere (A33)."""
-    first = min(s.seen_s for s in members)
-    due_s = max(first, p.state.settled_s or 0.0) + p.state.catalog.assembly_window_s - p.now
+    due_s = _seen_since_s(p, members) + p.state.catalog.assembly_window_s - p.now
     why = f"{r.have} of {r.want} shards; the others have not come within the assembly window"
     p.actions.append(_stop(r, members, "short_after_window", why, max(due_s, 0.0)))
 
@@ -183,8 +186,7 @@ def _second_shards(p: Pass) -> None:
             part = _drain(r, (v.shard,), "duplicate_rank", v.why)
             p.actions.append(replace(part, whole=False))
             continue
-        since = max(v.shard.seen_s, p.state.settled_s or 0.0)
-        due_s = max(since + _drain_timeout_s(p, r) - p.now, 0.0)
+        due_s = max(_seen_since_s(p, (v.shard,)) + _drain_timeout_s(p, r) - p.now, 0.0)
         p.actions.append(_stop(r, (v.shard,), "duplicate_rank", v.why, due_s, drained=True))
 
 
@@ -228,7 +230,7 @@ def _drain(
 
 
 def _all_models(p: Pass) -> None:
-    """Rolls and sleeps of what runs, then starts, the most important and least served model first."""
+    """Starts of all models first, the most important one first; then rolls and sleeps of what runs."""
     if p.state.ending:
         return
     models = sorted(p.state.catalog.models.values(), key=lambda m: (-m.scaling.priority, m.name))
@@ -285,7 +287,7 @@ def _not_yet(p: Pass, model: Model) -> str:
 
 
 def _roll(p: Pass, model: Model) -> None:
-    kept = [r for r in p.kept.get(model.name, []) if r.kept]
+    kept = p.kept.get(model.name, [])
     old = roll.surplus(model, kept)
     if old is not None:
         why = f"{old.drift}; its replacement is ready"

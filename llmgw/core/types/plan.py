@@ -24,7 +24,6 @@ VERDICTS = (
     "terminal",
     "hold",
 )
-ACTIONS = ("start", "stop", "drain", "forget", "roll", "wait")
 #: verdicts that are a difference: `adopt --dry-run` exits 1
 DIFFERENCES = frozenset({"replace", "stray", "unclaimed", "conflict", "forget"})
 #: verdicts that change nothing and are left out of the digest
@@ -118,7 +117,6 @@ class DrainReplica(Struct, frozen=True, kw_only=True, tag=True):
     shards: tuple[Shard, ...]
     reason: str
     why: str
-    due_s: float = 0.0
     disturbs: bool = True
     #: an idle on-demand replica going to sleep: not listed in a dry run, disturbs nobody
     idle: bool = False
