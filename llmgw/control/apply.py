@@ -57,6 +57,8 @@ class Performer(Struct):
     def apply(self, state: State, plan: Plan, now: float) -> Applied:
         out = Applied(state)
         for action in plan.actions:
+            if not isinstance(action, Wait) and action.withheld:
+                continue
             done = self._one(out, action, now)
             if done is None:
                 break

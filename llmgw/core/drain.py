@@ -11,7 +11,7 @@ from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, Draining, State
 
 #: Reasons of drains that the operator asked for.
-ASKED = frozenset({"ending"})
+ASKED = frozenset({"ending", "operator"})
 
 
 def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:

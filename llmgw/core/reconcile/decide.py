@@ -14,6 +14,7 @@ from llmgw.core import drain, failed, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.capacity import Held, holdings
 from llmgw.core.place import NoRoom, Placement, counted, place
+from llmgw.core.reconcile.guard import guarded
 from llmgw.core.reconcile.observe import waiting_for
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL
@@ -62,11 +63,13 @@ def decide(state: State, now: float, found: Survey | None = None) -> Plan:
     if not state.settling:
         _end(p)
         _all_models(p)
+    actions, blocked = guarded(state, found, p.actions)
     return Plan(
         nodes=_nodes(state),
         verdicts=found.verdicts,
         replicas=found.replicas,
-        actions=tuple(p.actions),
+        actions=actions,
+        blocked=blocked,
         settling_for=waiting_for(state, now) if state.settling else (),
         warnings=found.warnings,
         epoch_seen=max((n.report.epoch_seen for n in state.nodes.values()), default=0),

@@ -27,6 +27,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     failures: dict[str, tuple[Failure, ...]] = {}
     draining: dict[str, Draining] = {}
+    paused: str = ""
+    confirmed: frozenset[str] = frozenset()
 
 
 def started(
@@ -41,6 +43,8 @@ def started(
         keep_unknown=keep_unknown,
         failures=memory.failures,
         draining=memory.draining,
+        paused=memory.paused,
+        confirmed=memory.confirmed,
     )
     for report, unreachable in memory.nodes:
         state = remembered(state, report, unreachable=unreachable)

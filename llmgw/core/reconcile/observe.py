@@ -10,6 +10,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from llmgw.core.drain import ASKED
 from llmgw.core.types.messages import LIVE, TERMINAL, NodeReport, Refusal, ShardReport, Start
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
@@ -21,6 +22,7 @@ from llmgw.core.types.state import (
     Announced,
     CatalogLoaded,
     Cleared,
+    Confirmed,
     Demanded,
     DrainBegun,
     Draining,
@@ -32,6 +34,7 @@ from llmgw.core.types.state import (
     Node,
     NodeForgotten,
     NodeRegistered,
+    Paused,
     Placed,
     Published,
     Refused,
@@ -40,6 +43,7 @@ from llmgw.core.types.state import (
     ShardsChanged,
     State,
     Tick,
+    Withheld,
 )
 
 #: Failures of a model kept for people, beside those that count towards giving it up.
@@ -71,8 +75,7 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case CatalogLoaded(catalog):
             return _derived(replace(state, catalog=catalog, catalog_s=now), now)
         case DrainBegun(incarnation, reason, why):
-            drain = state.draining.get(incarnation, Draining(now, reason, why))
-            return replace(state, draining=state.draining | {incarnation: drain})
+            return _draining(state, incarnation, Draining(now, reason, why))
         case Published(version, routed, draining):
             return _published(state, version, routed, draining)
         case Announced(incarnations):
@@ -83,6 +86,12 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             return replace(state, failures={k: v for k, v in state.failures.items() if k != model})
         case Ending():
             return replace(state, ending=True)
+        case Paused(why):
+            return replace(state, paused=why)
+        case Confirmed(incarnations):
+            return replace(state, confirmed=state.confirmed | incarnations)
+        case Withheld(why):
+            return replace(state, withheld=why)
         case Tick():
             silent = (k for k, g in state.gateways.items() if now - g.heard_s >= GATEWAY_GONE_S)
             refused = tuple(r for r in state.refused if r.until_s > now)
@@ -324,6 +333,14 @@ def _without_gateways(state: State, names: frozenset[str]) -> State:
     return replace(state, gateways=gateways, wanted_s=wanted)
 
 
+def _draining(state: State, incarnation: str, begun: Draining) -> State:
+    """Begun once; the operator's word makes another's drain his own: no gateway's silence holds it up (A65)."""
+    old = state.draining.get(incarnation, begun)
+    if begun.reason in ASKED and old.reason not in ASKED:
+        old = replace(old, reason=begun.reason, why=begun.why)
+    return replace(state, draining=state.draining | {incarnation: old})
+
+
 def _published(
     state: State, version: int, routed: frozenset[str], draining: frozenset[str]
 ) -> State:
@@ -367,7 +384,8 @@ def _derived(state: State, now: float) -> State:
     wanted = {m: state.wanted_s.get(m, now) for m in runs}
     waited = {m: t for m, t in state.wanted_s.items() if m not in runs and _waits(state, m)}
     draining = {inc: d for inc, d in state.draining.items() if inc in there}
-    return replace(state, wanted_s=wanted | waited, draining=draining)
+    confirmed = state.confirmed & there
+    return replace(state, wanted_s=wanted | waited, draining=draining, confirmed=confirmed)
 
 
 def _waits(state: State, model: str) -> bool:

@@ -233,12 +233,16 @@ class DrainShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain
 
 
 class StopShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="stop"):
-    """TERM, grace, KILL of the whole session, verified. Refused for another incarnation."""
+    """TERM, grace, KILL of the whole session, verified. Refused for another incarnation.
+
+    `force`: an operator's word that what cannot be killed, or cannot be looked at, holds nothing any more (A43).
+    """
 
     shard: str
     incarnation: str
     reason: str
     grace_s: float | None = None
+    force: bool = False
     seq: int = 0
     session: str = ""
     epoch: int = 0

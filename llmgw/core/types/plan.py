@@ -87,10 +87,13 @@ class Spot(Struct, frozen=True, kw_only=True):
 
 
 class StartReplica(Struct, frozen=True, kw_only=True, tag=True):
+    """`withheld`, here and below: why it is listed and not carried out for now, "" for nothing (`reconcile.guard`)."""
+
     model: str
     profile: str
     spots: tuple[Spot, ...]
     why: str
+    withheld: str = ""
 
 
 class StopReplica(Struct, frozen=True, kw_only=True, tag=True):
@@ -107,6 +110,7 @@ class StopReplica(Struct, frozen=True, kw_only=True, tag=True):
     disturbs: bool = False
     #: the end of a drain that was announced and applied before
     drained: bool = False
+    withheld: str = ""
 
 
 class DrainReplica(Struct, frozen=True, kw_only=True, tag=True):
@@ -122,6 +126,7 @@ class DrainReplica(Struct, frozen=True, kw_only=True, tag=True):
     idle: bool = False
     #: False: these shards only, the others of the incarnation stay and go on being routed
     whole: bool = True
+    withheld: str = ""
 
 
 class RollReplica(Struct, frozen=True, kw_only=True, tag=True):
@@ -134,6 +139,7 @@ class RollReplica(Struct, frozen=True, kw_only=True, tag=True):
     shards: tuple[Shard, ...]
     spots: tuple[Spot, ...]
     why: str
+    withheld: str = ""
 
 
 class Wait(Struct, frozen=True, kw_only=True, tag=True):
@@ -145,6 +151,16 @@ class Wait(Struct, frozen=True, kw_only=True, tag=True):
 
 
 Action = StartReplica | StopReplica | DrainReplica | RollReplica | Wait
+
+
+class Blocked(Struct, frozen=True, kw_only=True):
+    """What the blast-radius guard holds back until the operator confirms it (A49).
+
+    `incarnations`: those of the actions, and further ones that the same rolls would reach; `why` has the numbers.
+    """
+
+    incarnations: frozenset[str]
+    why: str
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -164,6 +180,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     settling_for: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     epoch_seen: int = 0
+    blocked: Blocked | None = None
 
     @property
     def complete(self) -> bool:

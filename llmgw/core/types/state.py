@@ -175,6 +175,12 @@ class State(Struct, frozen=True, kw_only=True):
     routed: frozenset[str] = frozenset()
     #: the operator asked for the engines to end (`llmgw down --engines`)
     ending: bool = False
+    #: the operator's `llmgw pause`: since when and by whom, in words; "" for none
+    paused: str = ""
+    #: incarnations whose end the operator confirmed, so that the blast-radius guard counts them no more (A49)
+    confirmed: frozenset[str] = frozenset()
+    #: why nothing at all is started or ended (`--require-plan` of another world, A56); "" for nothing
+    withheld: str = ""
 
     @property
     def first_version(self) -> int:
@@ -258,6 +264,24 @@ class Ending(Struct, frozen=True, tag=True):
     pass
 
 
+class Paused(Struct, frozen=True, tag=True):
+    """`why` "" resumes."""
+
+    why: str
+
+
+class Confirmed(Struct, frozen=True, tag=True):
+    """The operator has seen what the guard holds back and wants it (A49)."""
+
+    incarnations: frozenset[str]
+
+
+class Withheld(Struct, frozen=True, tag=True):
+    """`why` "" lets decisions be carried out again."""
+
+    why: str
+
+
 class Tick(Struct, frozen=True, tag=True):
     pass
 
@@ -276,5 +300,8 @@ Event = (
     | NodeForgotten
     | Cleared
     | Ending
+    | Paused
+    | Confirmed
+    | Withheld
     | Tick
 )

@@ -1,0 +1,86 @@
+"""What of a plan is listed and not carried out for now, and why: `--require-plan`, `llmgw pause`, the blast radius.
+
+A wrong catalog or a bug must not end a fleet in one pass (A49): more ends than the limit that nobody asked for are held
+back and said, until the operator confirms them. Holds back only: it adds no action and changes none but by a word.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from llmgw.core.adopt.survey import Survey
+from llmgw.core.drain import ASKED
+from llmgw.core.types.plan import (
+    Action,
+    Blocked,
+    DrainReplica,
+    RollReplica,
+    StartReplica,
+    StopReplica,
+    Wait,
+)
+from llmgw.core.types.state import State
+
+#: One pass may end so many running replicas, or this share of them, without anybody having asked.
+FEW, SHARE = 2, 0.30
+#: Ends that somebody asked for, or that on-demand models come to every day.
+EXPECTED = ASKED | {"idle"}
+
+
+def guarded(
+    state: State, found: Survey, actions: list[Action]
+) -> tuple[tuple[Action, ...], Blocked | None]:
+    """The actions, those held back marked; and what the operator may confirm."""
+    blocked = _blocked(state, found, actions)
+    return tuple(_marked(state, a, blocked) for a in actions), blocked
+
+
+def _marked(state: State, action: Action, blocked: Blocked | None) -> Action:
+    if isinstance(action, Wait) or _asked(action):
+        return action
+    why = state.withheld
+    if not why and _ends(action):
+        why = f"paused {state.paused}" if state.paused else ""
+        if not why and blocked is not None and _unasked(state, action):
+            why = blocked.why
+    return replace(action, withheld=why) if why else action
+
+
+def _asked(action: Action) -> bool:
+    return isinstance(action, StopReplica | DrainReplica) and action.reason in ASKED
+
+
+def _ends(action: Action) -> bool:
+    """It begins to end something. The stop that a drain comes to is not held up: nobody is served there any more."""
+    return not isinstance(action, StartReplica | Wait) and not (
+        isinstance(action, StopReplica) and action.drained
+    )
+
+
+def _unasked(state: State, action: Action) -> bool:
+    """It ends something that runs, and nobody asked for it: unclaimed, stray, short, drift."""
+    if isinstance(action, StartReplica | Wait) or action.incarnation in state.confirmed:
+        return False
+    if isinstance(action, RollReplica):
+        return True
+    live = any(s.was_live for s in action.shards)
+    return _ends(action) and live and action.reason not in EXPECTED
+
+
+def _blocked(state: State, found: Survey, actions: list[Action]) -> Blocked | None:
+    unasked = [a for a in actions if _unasked(state, a)]
+    if len(unasked) <= FEW:
+        return None
+    running = sum(any(s.was_live for s in r.members) for r in found.replicas)
+    limit = max(FEW, SHARE * running)
+    if len(unasked) <= limit:
+        return None
+    rolled = {a.model for a in unasked if isinstance(a, RollReplica)}
+    further = {r.incarnation for r in found.replicas if r.drift and r.kept and r.model in rolled}
+    named = {a.incarnation for a in unasked if not isinstance(a, StartReplica | Wait)}
+    some = ", ".join(sorted({a.model for a in unasked})[:5])
+    why = (
+        f"would end {len(unasked)} of {running} running replicas in one pass, which nobody asked for "
+        f"(limit {int(limit)}): {some}"
+    )
+    return Blocked(incarnations=frozenset(named | further), why=why)
