@@ -67,7 +67,11 @@ def resources_for(profile: Profile) -> Resources:
 
 def ports_of(shard: Shard) -> Iterator[int]:
     """Port 0 is no port (A44)."""
-    yield from (p for p in (shard.report.port, *shard.report.ports.values()) if p)
+    report = shard.report
+    if report.port:
+        yield report.port
+    if report.ports:
+        yield from (p for p in report.ports.values() if p)
 
 
 def holdings(state: State) -> dict[str, Held]:
@@ -80,31 +84,55 @@ def holdings(state: State) -> dict[str, Held]:
 
 
 def _held_on(node: Node, catalog: Catalog) -> Held:
-    held = Held()
+    """Like `taken` for every shard in turn, in one go: fleets have many shards, and each pass counts them anew."""
+    gpus: dict[str, GpuHeld] = {}
+    ports: dict[int, str] = {}
+    hcas: dict[str, str] = {}
+    starting: list[str] = []
+    host_memory_bytes, cpu_cores, power_w, shards = 0, 0.0, 0.0, 0
     for f in node.report.foreign:
         if f.gpu:
-            g = held.gpus.get(f.gpu, GpuHeld())
-            held.gpus[f.gpu] = replace(g, foreign_bytes=g.foreign_bytes + f.memory_bytes)
+            g = gpus.get(f.gpu, GpuHeld())
+            gpus[f.gpu] = replace(g, foreign_bytes=g.foreign_bytes + f.memory_bytes)
         if f.port:
-            held.ports[f.port] = f"foreign pid {f.pid}"
+            ports[f.port] = f"foreign pid {f.pid}"
     for shard in node.shards:
-        if shard.holds:
-            held = taken(held, shard, resources_of(shard, catalog))
-    return held
+        if not shard.holds:
+            continue
+        report, need = shard.report, resources_of(shard, catalog)
+        for uuid in report.gpus:
+            gpus[uuid] = _with_holder(gpus.get(uuid), report.shard, need.gpu_memory_bytes or 0)
+        for port in ports_of(shard):
+            ports[port] = report.shard
+        for hca in report.hcas:
+            hcas[hca] = report.shard
+        if report.state in STARTING:
+            starting.append(report.shard)
+        host_memory_bytes += need.host_memory_bytes
+        cpu_cores += need.cpu_cores
+        power_w += need.power_w
+        shards += 1
+    return Held(gpus, host_memory_bytes, cpu_cores, power_w, ports, hcas, tuple(starting), shards)
+
+
+def _with_holder(there: GpuHeld | None, name: str, need_bytes: int) -> GpuHeld:
+    """One GPU with one shard more; without a figure it has the GPU alone."""
+    if there is None:
+        return GpuHeld(need_bytes, 0, "" if need_bytes else name, (name,))
+    return replace(
+        there,
+        reserved_bytes=there.reserved_bytes + need_bytes,
+        whole=there.whole or ("" if need_bytes else name),
+        by=(*there.by, name),
+    )
 
 
 def taken(held: Held, shard: Shard, need: Resources) -> Held:
-    """`held` with one shard more."""
+    """`held` with one shard more: what was just placed, before the next question."""
     name = shard.report.shard
     gpus = dict(held.gpus)
     for uuid in shard.report.gpus:
-        g = gpus.get(uuid, GpuHeld())
-        gpus[uuid] = replace(
-            g,
-            reserved_bytes=g.reserved_bytes + (need.gpu_memory_bytes or 0),
-            whole=g.whole or ("" if need.gpu_memory_bytes else name),
-            by=(*g.by, name),
-        )
+        gpus[uuid] = _with_holder(gpus.get(uuid), name, need.gpu_memory_bytes or 0)
     return replace(
         held,
         gpus=gpus,

@@ -8,6 +8,7 @@ decide.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +29,11 @@ def _wire_names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(f.encode_name for f in msgspec.structs.fields(kind)) - {"extra"}
 
 
+#: Ranks are few; names are those of contract/catalog.md, for they become paths and keys.
+RANKS = 1 << 16
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_STATES = frozenset(SHARD_STATES)
+_report = msgspec.json.Decoder(NodeReport)
 NODE_NAMES, SHARD_NAMES = _wire_names(NodeReport), _wire_names(ShardReport)
 
 
@@ -55,8 +61,27 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def decode_report(data: bytes) -> NodeReport:
-    """One inventory message (contract/http.md "Inventory")."""
+    """One inventory message (contract/http.md "Inventory").
+
+    Typed in one go where it holds nothing but what this version knows; else field by field, five times as slow.
+    """
+    if b'"extra"' not in data:
+        try:
+            report = _report.decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return report_of(_json(data))
+        if _whole(report):
+            return report
     return report_of(_json(data))
+
+
+def _whole(report: NodeReport) -> bool:
+    """Nothing in it is to be put right."""
+    for shard in report.shards:
+        rank = shard.rank
+        if rank is None or not 0 <= rank < RANKS or not shard.replica or shard.state not in _STATES:
+            return False
+    return _NAME.fullmatch(report.node) is not None
 
 
 def decode_reports(data: bytes) -> tuple[NodeReport, ...]:
@@ -80,9 +105,11 @@ def report_of(raw: Any) -> NodeReport:
     except msgspec.ValidationError as e:
         msg = f"inventory refused: {e}"
         raise WireError(msg) from e
-    if not report.node:
-        msg = "inventory refused: the node has no name"
-        raise WireError(msg)
+    if not _NAME.fullmatch(report.node):
+        msg = f"inventory refused: {report.node!r:.80} is no name of a node"
+        raise WireError(
+            msg, "a letter or digit, then up to 62 letters, digits, dots, dashes and underscores"
+        )
     extra = {k: v for k, v in raw.items() if k not in NODE_NAMES}
     return msgspec.structs.replace(report, shards=tuple(shard_of(s) for s in shards), extra=extra)
 
@@ -112,17 +139,22 @@ def shard_of(raw: Any) -> ShardReport:
     except msgspec.ValidationError as e:
         return _named(ShardReport(shard=name, state="unknown", error=f"unreadable record: {e}"))
     extra = {k: v for k, v in raw.items() if k not in SHARD_NAMES}
-    state = shard.state if shard.state in SHARD_STATES else "unknown"
+    state = shard.state if shard.state in _STATES else "unknown"
     return _named(msgspec.structs.replace(shard, state=state, extra=extra))
 
 
 def _named(shard: ShardReport) -> ShardReport:
-    replica, _, rank = shard.shard.rpartition("/")
-    return msgspec.structs.replace(
-        shard,
-        replica=shard.replica or replica or shard.shard,
-        rank=shard.rank if shard.rank is not None else int(rank) if rank.isdecimal() else 0,
-    )
+    """Replica and rank out of the name where they are absent; an impossible rank makes a record unreadable."""
+    replica, _, said = shard.shard.rpartition("/")
+    rank = shard.rank
+    if rank is None:
+        rank = int(said) if said.isdecimal() and len(said) < len(str(RANKS)) else 0
+    if not 0 <= rank < RANKS:
+        error = f"unreadable record: rank {rank} is none"
+        shard = ShardReport(shard=shard.shard, state="unknown", error=error, extra=shard.extra)
+        rank = 0
+    named = shard.replica or replica or shard.shard
+    return msgspec.structs.replace(shard, replica=named, rank=rank)
 
 
 def report_document(report: NodeReport, *, secrets: bool = True) -> dict[str, Any]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from llmgw.core.adopt.group import Gatherer
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.messages import ShardReport
-from llmgw.core.types.state import NodeRegistered, SessionLost
+from llmgw.core.types.messages import SHARD_STATES, ShardReport
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import Demanded, Draining, NodeRegistered, SessionLost, Shard, State
 from tests.core.world import (
     ALPHA,
     DEEP,
+    FP,
     GIB,
     actions,
     catalog,
@@ -228,3 +234,35 @@ def test_a61_states_are_derived() -> None:
     assert state_of("ready") == "assembling"
     assert state_of("failed", "failed") == "failed"
     assert state_of("stopped", "stopped") == "stopped"
+
+
+# --- what is done faster is the same --------------------------------------------------------
+
+ODD = catalog(
+    model("alpha", profile(), profile("other", fingerprints={"default": "1:b", "box2": "1:c"})),
+    model("deep", profile(nodes=2), aliases=("old-*",)),
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "model": st.sampled_from(["alpha", "deep", "old-deep", "gone", ""]),
+            "profile": st.sampled_from(["main", "other", "gone", ""]),
+            "fingerprint": st.sampled_from(["", FP, "1:b", "1:c", "0:x"]),
+            "artefact": st.sampled_from(["", "/w"]),
+            "state": st.sampled_from(SHARD_STATES),
+            "desired": st.sampled_from(["running", "draining", "stopped"]),
+            "world_size": st.sampled_from([None, 1, 2]),
+            "rank": st.sampled_from([None, 0, 1]),
+        }
+    ),
+    st.sampled_from(["box1", "box2"]),
+)
+def test_one_shard_alone_is_what_a_group_of_one_is(told: dict[str, Any], on: str) -> None:
+    one = Shard(node=on, report=replace(shard("x-1/0"), **told))
+    served = Demanded(Demand(gateway="g", n=1, in_flight={"x-1": 2, "y": 1}))
+    for picture in (State(catalog=ODD), observe(State(catalog=ODD), served, 1.0)):
+        for drains in ({}, {"inc-x-1": Draining(0.0, "idle", "")}):
+            gatherer = Gatherer(replace(picture, draining=drains))
+            assert gatherer.one("inc-x-1", one) == gatherer.several("inc-x-1", [one], ())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw.core.check import plan_violations
 from llmgw.core.reconcile.decide import acknowledged, decide
 from llmgw.core.reconcile.fresh import Memory, started
-from llmgw.core.reconcile.observe import observe, waiting_for
+from llmgw.core.reconcile.observe import observe
+from llmgw.core.reconcile.settle import waiting_for
 from llmgw.core.types.catalog import Restart
 from llmgw.core.types.messages import Refusal, ShardReport
 from llmgw.core.types.plan import Spot, StartReplica, Wait
@@ -47,7 +49,7 @@ def test_a46_nothing_is_decided_until_every_expected_node_has_settled() -> None:
     plan = decide(state, 1.0)
     assert (plan.actions, plan.settling_for) == ((), ("box2",))
     assert plan_violations(state, plan) == []
-    state = observe(state, NodeRegistered(node("box2")), 2.0)
+    state = observe(observe(state, NodeRegistered(node("box2")), 2.0), Tick(), 2.0)
     assert state.settled_s == 2.0
     assert actions(decide(state, 2.0)) == ["stop gone", "start alpha"]
 
@@ -63,7 +65,7 @@ def test_a46_settle_timeout_ends_it() -> None:
 def test_a47_a_node_unreachable_before_is_not_waited_for_and_its_shards_stay_held() -> None:
     memory = Memory(nodes=((node("box1"), False), (node("box2", shard("alpha-1/0")), True)))
     state = started(ONE, memory, now=0.0, settle_timeout_s=60.0, keep_unknown=False)
-    state = observe(state, NodeRegistered(node("box1")), 1.0)
+    state = observe(observe(state, NodeRegistered(node("box1")), 1.0), Tick(), 1.0)
     assert state.settled_s == 1.0
     assert verdicts(decide(state, 1.0)) == {"box2:alpha-1/0": "hold node_silent"}
 
@@ -71,7 +73,8 @@ def test_a47_a_node_unreachable_before_is_not_waited_for_and_its_shards_stay_hel
 def test_a47_with_none_expected_new_agents_settle_at_once() -> None:
     state = begun(ONE)
     assert waiting_for(state, 0.0) == ("any node",)
-    assert observe(state, NodeRegistered(node("box1", epoch_seen=0)), 1.0).settled_s == 1.0
+    state = observe(state, NodeRegistered(node("box1", epoch_seen=0)), 1.0)
+    assert observe(state, Tick(), 1.0).settled_s == 1.0
 
 
 def test_a47_a_deleted_inventory_waits_for_other_boxes_still_registering() -> None:
@@ -162,6 +165,24 @@ def test_a_refusal_without_a_resource_rests_the_node() -> None:
     (wait,) = decide(state, 2.0).actions
     assert isinstance(wait, Wait)
     assert wait.why == "min 1, 0 running; box1: bad id"
+
+
+@pytest.mark.parametrize("reason", ["lower_epoch", "other_leader", "two_leaders", "other_session"])
+def test_a_refusal_of_the_fence_rests_nothing(reason: str) -> None:
+    """F21: it is about who may command; the next pass asks again, under the epoch of then."""
+    state = place_at(running(ONE, node("box1")), "box1")
+    no = Refusal(seq=1, shard="alpha-9/0", incarnation="new", reason=reason)
+    assert observe(state, ShardsChanged("box1", refused=(no,)), 2.0).refused == ()
+
+
+@pytest.mark.parametrize(("reason", "rests"), [("still_running", False), ("cannot_journal", True)])
+def test_only_a_node_that_can_take_nothing_rests_for_a_refused_stop(
+    reason: str, rests: bool
+) -> None:
+    """F13, F15: what else it says no to is about that one shard."""
+    state = running(ONE, node("box1", shard("gone-1/0")))
+    no = Refusal(seq=1, shard="gone-1/0", incarnation="inc-gone-1", reason=reason)
+    assert bool(observe(state, ShardsChanged("box1", refused=(no,)), 2.0).refused) is rests
 
 
 def failed(incarnation: str, **k: Any) -> ShardReport:

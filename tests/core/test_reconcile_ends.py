@@ -327,7 +327,7 @@ def test_a52_the_dry_run_is_what_the_first_pass_decides() -> None:
     live = begun(cat, was)
     for report in (now[1], now[0]):
         live = observe(live, NodeRegistered(report), 0.0)
-    assert decide(live, 0.0) == plan
+    assert decide(observe(live, Tick(), 0.0), 0.0) == plan
 
 
 def test_capacity_limits_of_a_node_that_says_nothing_are_none() -> None:

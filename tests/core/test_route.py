@@ -21,6 +21,7 @@ from llmgw.core.types.state import (
     Published,
     SessionLost,
     State,
+    Tick,
 )
 from tests.core.world import at, catalog, model, node, profile, running, shard
 
@@ -200,7 +201,7 @@ def test_a50_f19_a_restart_never_empties_the_table() -> None:
     assert routes(state) == {"alpha-1": "ready"}
     state = observe(state, NodeRegistered(node("box1", shard("alpha-1/0"))), 1.0)
     assert (table(state).partial, routes(state)) == (True, {"alpha-1": "ready"})
-    state = observe(state, NodeRegistered(node("box2")), 2.0)
+    state = observe(observe(state, NodeRegistered(node("box2")), 2.0), Tick(), 2.0)
     assert (table(state).partial, routes(state)) == (False, {"alpha-1": "ready"})
 
 

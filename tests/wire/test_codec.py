@@ -84,7 +84,7 @@ def test_a39_one_unreadable_shard_never_spoils_the_report(torn: object) -> None:
         (b"\xff", "not JSON"),
         (b'"x"', "want an object, got str"),
         (b"{}", "missing required field `node`"),
-        (b'{"node": ""}', "the node has no name"),
+        (b'{"node": ""}', "is no name of a node"),
         (b'{"node": 5}', "Expected `str`"),
         (b'{"node": "a", "shards": {}}', "shards must be a list"),
         (b'{"node": "a", "gpus": 4}', "Expected `array | null`"),

@@ -16,16 +16,48 @@ from llmgw.core.types.state import Shard
 class Claim(Struct, frozen=True):
     """What the catalog says of a group. `reason` is set when nothing will ever claim it."""
 
-    model: Model | None
     profile: Profile | None
     why: str
+    #: canonical, of the model (A14) and of the profile
+    name: str = ""
+    profile_name: str = ""
     reason: str | None = None
+
+    @property
+    def owner(self) -> Profile | None:
+        """The profile it is claimed under."""
+        return self.profile if self.reason is None else None
+
+
+class Claims:
+    """One catalog's answers for one pass. Fleets have many shards and few profiles: those alike are one question."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._alone: dict[tuple[str, str, str, str], tuple[Claim, str]] = {}
+
+    def of(self, shards: list[Shard]) -> Claim:
+        return claimed(self._catalog, shards)
+
+    def of_one(self, shard: Shard) -> tuple[Claim, str]:
+        """Whose a shard is that has no others, and its drift."""
+        report = shard.report
+        alike = (report.model, report.profile, report.fingerprint, report.artefact)
+        known = self._alone.get(alike)
+        if known is None:
+            claim = self.of([shard])
+            known = claim, drift_of(claim.owner, (shard,))
+            if claim.profile is None or not claim.profile.by_node:
+                self._alone[alike] = known
+        return known
 
 
 def wanted_shards(profile: Profile | None, shards: Iterable[Shard]) -> int:
     """What the engines were started with, else the catalog's nodes; never the number reported (A20)."""
-    started_with = next((s.report.world_size for s in shards if s.report.world_size), None)
-    return started_with or max(profile.nodes if profile else 1, 1)
+    for shard in shards:
+        if shard.report.world_size:
+            return shard.report.world_size
+    return max(profile.nodes if profile else 1, 1)
 
 
 def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
@@ -35,34 +67,27 @@ def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
     fingerprint = next((s.report.fingerprint for s in shards if s.report.fingerprint), "")
     model = catalog.resolve(name) if name else None
     if model is None:
-        return Claim(None, None, f"model {name or '?'} is not in the catalog", "model_removed")
+        why = f"model {name or '?'} is not in the catalog"
+        return Claim(None, why, reason="model_removed")
     profile = model.profile(profile_name) or _by_fingerprint(model, fingerprint)
     if profile is None and not profile_name:
         profile = model.profiles[0]
     if profile is None:
-        return Claim(
-            model,
-            None,
-            f"model {model.name} has no profile {profile_name}, nor one like it",
-            "profile_removed",
-        )
+        why = f"model {model.name} has no profile {profile_name}, nor one like it"
+        return Claim(None, why, model.name, reason="profile_removed")
     if name != model.name:
         lead = shards[0]
         today = profile.weights_on(lead.node)
         ran = lead.report.artefact
         if ran and today and "${" not in today and ran != today:
-            return Claim(
-                model,
-                profile,
-                f"{name} is an alias of {model.name} today, which runs {today}, not {ran}",
-                "artefact_mismatch",
-            )
+            why = f"{name} is an alias of {model.name} today, which runs {today}, not {ran}"
+            return Claim(profile, why, model.name, profile.name, "artefact_mismatch")
     said = f"matches {profile.name}"
     if profile_name and profile_name != profile.name:
         said = f"was {profile_name}, has the fingerprint of {profile.name}"
     if name != model.name:
         said += f", {name} is {model.name} today"
-    return Claim(model, profile, said)
+    return Claim(profile, said, model.name, profile.name)
 
 
 def _by_fingerprint(model: Model, fingerprint: str) -> Profile | None:
@@ -71,8 +96,10 @@ def _by_fingerprint(model: Model, fingerprint: str) -> Profile | None:
     return next((p for p in model.profiles if fingerprint in p.fingerprints.values()), None)
 
 
-def drift_of(profile: Profile, shards: Iterable[Shard]) -> str:
+def drift_of(profile: Profile | None, shards: Iterable[Shard]) -> str:
     """How what runs differs from today's profile, or "". Unknown is neither equal nor different (A18)."""
+    if profile is None:
+        return ""
     for s in shards:
         ran, today = s.report.fingerprint, profile.fingerprint_on(s.node)
         known = ran.startswith(FINGERPRINT_PREFIX) and today.startswith(FINGERPRINT_PREFIX)

@@ -5,12 +5,15 @@ Says who loses to whom and why; what happens to the loser (drained, once the kep
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
-from llmgw.core.adopt.group import YOUNGEST, Group
+from llmgw.core.adopt.group import YOUNGEST
 from llmgw.core.capacity import gib, ports_of, resources_of
+from llmgw.core.types.catalog import Model
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import PLACED, Shard, State
+from llmgw.core.types.state import PLACED, Node, Shard, State
 
 
 class Lost(Struct, frozen=True):
@@ -39,84 +42,108 @@ def _serves(state: State, r: Replica) -> bool:
     return not state.settling and r.incarnation in state.routed
 
 
-def rivals(state: State, groups: list[Group]) -> dict[str, Lost]:
-    """Claimed groups that lose against another claim on the same thing: incarnation -> to whom, why."""
-    ranked = _ranked(state, groups)
+def rivals(state: State, replicas: list[Replica], crowded: Collection[str]) -> dict[str, Lost]:
+    """Claimed replicas that lose against another claim on the same thing: incarnation -> to whom, why.
+
+    Only those that meet are ranked; most meet nobody. `crowded`: nodes with a port or a GPU named twice.
+    """
     lost: dict[str, Lost] = {}
-    by_id: dict[tuple[str, str], Replica] = {}
-    for g in ranked:
-        r = g.replica
-        first = by_id.setdefault((r.model, r.replica), r)
-        if first is not r:
-            lost[r.incarnation] = Lost(
-                first,
-                "duplicate_replica",
-                f"{_words(first)} is kept as {r.replica}: {_because(state, first, r)}",
-            )
-    _surplus(state, [g for g in ranked if g.incarnation not in lost], lost)
-    _ports([g for g in ranked if g.incarnation not in lost], lost)
+    claims = [r for r in replicas if r.claimed and r.members]
+    for same in _met(claims):
+        _copies(state, _ranked(state, same), lost)
+    left = [r for r in claims if r.incarnation not in lost] if lost else claims
+    by_model: dict[str, list[Replica]] = {}
+    for r in left:
+        by_model.setdefault(r.model, []).append(r)
+    for name, same in by_model.items():
+        model = state.catalog.models[name]
+        if len(same) > model.scaling.max:
+            _surplus(state, model, _ranked(state, same), lost)
+    if crowded:
+        _ports(_on(state, crowded, [r for r in left if r.incarnation not in lost]), lost)
     return lost
 
 
-def _ranked(state: State, groups: list[Group]) -> list[Group]:
-    return sorted(
-        (g for g in groups if g.replica.claimed and g.replica.members),
-        key=lambda g: order(state, g.replica),
-    )
+def _met(replicas: list[Replica]) -> list[list[Replica]]:
+    """Those of one replica id, where there are several."""
+    first: dict[str, Replica] = {}
+    more: dict[str, list[Replica]] = {}
+    for r in replicas:
+        other = first.setdefault(r.replica, r)
+        if other is not r:
+            more.setdefault(r.replica, [other]).append(r)
+    return list(more.values())
 
 
-def _surplus(state: State, ranked: list[Group], lost: dict[str, Lost]) -> None:
+def _ranked(state: State, replicas: list[Replica]) -> list[Replica]:
+    return sorted(replicas, key=lambda r: order(state, r))
+
+
+def _on(state: State, crowded: Collection[str], replicas: list[Replica]) -> list[Replica]:
+    """Those with a shard on one of these nodes, by rank."""
+    return _ranked(state, [r for r in replicas if any(s.node in crowded for s in r.members)])
+
+
+def _copies(state: State, ranked: list[Replica], lost: dict[str, Lost]) -> None:
+    """Several of one replica id (A37). Of two models they are two replicas with one name, and not rivals."""
+    kept: dict[str, Replica] = {}
+    for r in ranked:
+        first = kept.setdefault(r.model, r)
+        if first is not r:
+            why = f"{_words(first)} is kept as {r.replica}: {_because(state, first, r)}"
+            lost[r.incarnation] = Lost(first, "duplicate_replica", why)
+
+
+def _surplus(state: State, model: Model, ranked: list[Replica], lost: dict[str, Lost]) -> None:
     """More replicas than `max` (A38). The replacement in a roll is not too many, coming up or just ready (A66).
 
     The old one is routed and the new one is not yet: by A35 the new one would lose at the moment it is ready, and the
     roll begin anew for ever. `roll.surplus` says which one goes.
     """
-    kept: dict[str, list[Replica]] = {}
-    for g in ranked:
-        r = g.replica
+    others: list[Replica] = []
+    for r in ranked:
         if r.state == "draining":
             continue
-        model = state.catalog.models[r.model]
-        others = kept.setdefault(r.model, [])
         rolling = not r.drift and any(o.drift for o in others)
-        if others and len(others) >= model.scaling.max + rolling:
-            first = others[0]
-            lost[r.incarnation] = Lost(
-                first,
-                "duplicate_replica",
-                f"{r.model} runs {len(others) + 1} times, max is {model.scaling.max}; "
-                f"{_words(first)} is kept: {_because(state, first, r)}",
-            )
-        else:
+        if not others or len(others) < model.scaling.max + rolling:
             others.append(r)
+            continue
+        first = others[0]
+        why = (
+            f"{r.model} runs {len(others) + 1} times, max is {model.scaling.max}; "
+            f"{_words(first)} is kept: {_because(state, first, r)}"
+        )
+        lost[r.incarnation] = Lost(first, "duplicate_replica", why)
 
 
-def _ports(ranked: list[Group], lost: dict[str, Lost]) -> None:
+def _ports(ranked: list[Replica], lost: dict[str, Lost]) -> None:
     """Two engines on one port of a node (SO_REUSEPORT, A45, F70): what goes to one may be answered by the other."""
     holders: dict[tuple[str, int], tuple[Replica, Shard]] = {}
-    for g in ranked:
-        for shard in g.replica.members:
+    for r in ranked:
+        for shard in r.members:
             for port in ports_of(shard):
-                kept, holder = holders.setdefault((shard.node, port), (g.replica, shard))
-                if kept is not g.replica:
+                kept, holder = holders.setdefault((shard.node, port), (r, shard))
+                if kept is not r:
                     why = f"port {port} of {shard.node} is held by {_side(holder)}; {_side(shard)} has it too"
-                    lost[g.incarnation] = Lost(kept, "port_conflict", why)
+                    lost[r.incarnation] = Lost(kept, "port_conflict", why)
 
 
-def gpu_clashes(state: State, groups: list[Group]) -> dict[str, Lost]:
+def gpu_clashes(state: State, replicas: list[Replica], crowded: Collection[str]) -> dict[str, Lost]:
     """Engines that together have more of a GPU than there is (F73): named, both sides (A3), and left running.
 
     Both run, so the memory was enough for what they use; ending one is for a person to say.
     """
+    clashes: dict[str, Lost] = {}
+    if not crowded:
+        return clashes
     memory = {
         (name, gpu.uuid): gpu.memory_bytes
-        for name, node in state.nodes.items()
-        for gpu in node.report.gpus or ()
+        for name in crowded
+        for gpu in state.nodes[name].report.gpus or ()
     }
     there: dict[tuple[str, str], list[tuple[Replica, Shard, int]]] = {}
-    clashes: dict[str, Lost] = {}
-    for g in _ranked(state, groups):
-        for shard in g.replica.members:
+    for r in _on(state, crowded, [r for r in replicas if r.claimed]):
+        for shard in r.members:
             need = resources_of(shard, state.catalog).gpu_memory_bytes or 0
             for uuid in shard.report.gpus:
                 total = memory.get((shard.node, uuid), 0)
@@ -129,9 +156,18 @@ def gpu_clashes(state: State, groups: list[Group]) -> dict[str, Lost]:
                         f"GPU {uuid} of {shard.node} has {gib(total)} GiB, of which {_side(holder)} holds "
                         f"{gib(taken)}; {_side(shard)} has {gib(size)} there too"
                     )
-                    clashes[g.incarnation] = Lost(kept, "gpu_conflict", why)
-                holders.append((g.replica, shard, size))
+                    clashes[r.incarnation] = Lost(kept, "gpu_conflict", why)
+                holders.append((r, shard, size))
     return clashes
+
+
+def crowded(node: Node) -> bool:
+    """Whether two of its shards name one port or one GPU."""
+    shards = node.shards
+    ports = [s.report.port for s in shards]
+    ports += [p for s in shards if s.report.ports for p in s.report.ports.values()]
+    gpus = [uuid for s in shards for uuid in s.report.gpus]
+    return len({*ports}) < len(ports) or len({*gpus}) < len(gpus)
 
 
 def _side(shard: Shard) -> str:

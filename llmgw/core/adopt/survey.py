@@ -8,22 +8,20 @@ ranked by one total order (A38). Nothing is started, stopped or freed here; `rec
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from msgspec import Struct
 from msgspec.structs import replace
 
-from llmgw.core.adopt.group import Group, ended, group_of
-from llmgw.core.adopt.rivals import Lost, gpu_clashes, rivals
+from llmgw.core.adopt.group import Gatherer, ended
+from llmgw.core.adopt.rivals import Lost, crowded, gpu_clashes, rivals
+from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import Replica, Verdict
-from llmgw.core.types.state import PLACED, REMEMBERED, Node, Shard, State
+from llmgw.core.types.state import NAMELESS, PLACED, Node, Shard, State
 
-
-class Bucket(Struct, frozen=True):
-    """A verdict reached without looking at any other shard."""
-
-    verdict: str
-    why: str
-    reason: str | None = None
+#: A verdict, why, and a reason of the closed list: reached without looking at any other shard.
+Bucket = tuple[str, str, str | None]
 
 
 class Survey(Struct, frozen=True):
@@ -34,210 +32,246 @@ class Survey(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class Sorted(Struct):
+    """All shards, sorted out by what can be said of each alone.
+
+    `said`: by `id` of the shard; `first` and `more`: what runs or may run, by incarnation; `over`: what has ended.
+    """
+
+    said: dict[int, Verdict]
+    first: dict[str, Shard]
+    more: dict[str, list[Shard]]
+    over: dict[str, list[Shard]]
+
+
 def survey(state: State) -> Survey:
     """One verdict per shard and one row per incarnation, from all that is known."""
-    verdicts: list[Verdict] = []
-    running: dict[str, list[tuple[Shard, bool]]] = {}
-    over: dict[str, list[Shard]] = {}
-    for name in sorted(state.nodes):
-        node = state.nodes[name]
-        for shard in node.shards:
-            bucket = _bucket(state, node, shard)
-            held = bucket is not None and bucket.verdict == "hold"
-            if bucket is None or held:
-                running.setdefault(shard.incarnation, []).append((shard, held))
-            elif bucket.verdict == "terminal":
-                over.setdefault(shard.incarnation, []).append(shard)
-            if bucket is not None:
-                verdicts.append(_verdict(shard, bucket))
-    _joined(running)
-    groups = [group_of(state, inc, shards) for inc, shards in sorted(running.items())]
-    superseded = _superseded(state, groups)
-    lost = rivals(state, groups)
-    clashes = gpu_clashes(state, groups)
-    replicas = []
-    warnings: list[str] = []
-    for g in groups:
-        loser = lost.get(g.incarnation)
-        kept = g.replica.claimed and loser is None
-        rival = loser.to.incarnation if loser else ""
-        replicas.append(replace(g.replica, kept=kept, rival=rival))
-        verdicts += _group_verdicts(g, loser or clashes.get(g.incarnation), superseded)
-        warnings += _disagreements(g)
-    replicas += [
-        ended(state.catalog, inc, shards) for inc, shards in over.items() if inc not in running
-    ]
-    replicas.sort(key=lambda r: (not r.claimed, r.replica, not r.kept, r.incarnation))
-    verdicts.sort(
-        key=lambda v: (
-            v.shard.node,
-            v.shard.report.replica,
-            v.shard.rank,
-            not v.shard.missing,
-            v.shard.incarnation,
-        )
+    there = _sorted_out(state)
+    _joined(there.first, there.more)
+    replicas, seconds = _gathered(state, there)
+    full = [name for name, node in state.nodes.items() if crowded(node)]
+    lost = rivals(state, replicas, full)
+    if lost:
+        replicas = [_lost(r, lost[r.incarnation]) if r.incarnation in lost else r for r in replicas]
+    _judge(state, replicas, gpu_clashes(state, replicas, full) | lost, there.said)
+    for r in replicas if seconds else ():
+        for shard in seconds.get(r.incarnation, ()):
+            there.said[id(shard)] = _verdict(shard, _second(r, shard), r)
+    warnings = sorted(w for r in replicas if r.have > 1 for w in _disagreements(r))
+    for incarnation, shards in there.over.items():
+        if incarnation not in there.first:
+            replicas.append(ended(state.catalog, incarnation, shards))
+    replicas.sort(key=_BY_NAME)
+    said = there.said
+    return Survey(
+        tuple(said[id(s)] for name in sorted(state.nodes) for s in state.nodes[name].shards),
+        (*(r for r in replicas if r.claimed), *(r for r in replicas if not r.claimed)),
+        tuple(warnings),
     )
-    return Survey(tuple(verdicts), tuple(replicas), tuple(warnings))
 
 
-def _bucket(state: State, node: Node, shard: Shard) -> Bucket | None:
+def _sorted_out(state: State) -> Sorted:
+    out = Sorted({}, {}, {}, {})
+    said, first = out.said, out.first
+    for node in state.nodes.values():
+        silent = _silent(state, node)
+        for shard in node.shards:
+            bucket = _bucket(shard, silent)
+            if bucket is not None:
+                said[id(shard)] = _verdict(shard, bucket)
+                if bucket[0] == "terminal":
+                    out.over.setdefault(shard.incarnation, []).append(shard)
+                if bucket[0] != "hold":
+                    continue
+            incarnation = shard.report.incarnation or shard.incarnation
+            other = first.setdefault(incarnation, shard)
+            if other is not shard:
+                out.more.setdefault(incarnation, [other]).append(shard)
+    return out
+
+
+def _gathered(state: State, there: Sorted) -> tuple[list[Replica], dict[str, list[Shard]]]:
+    gather, unsure, more = Gatherer(state), frozenset(there.said), there.more
+    replicas = []
+    for incarnation, shard in there.first.items():
+        if incarnation in more:
+            replicas.append(gather.several(incarnation, more[incarnation], unsure))
+        elif id(shard) in unsure:
+            replicas.append(gather.several(incarnation, [shard], unsure))
+        else:
+            replicas.append(gather.one(incarnation, shard))
+    return replicas, gather.seconds
+
+
+def _lost(r: Replica, loser: Lost) -> Replica:
+    return replace(r, kept=False, rival=loser.to.incarnation)
+
+
+def _judge(
+    state: State, replicas: list[Replica], lost: dict[str, Lost], said: dict[int, Verdict]
+) -> None:
+    """A verdict for each member of each replica."""
+    superseded = _superseded(state, replicas)
+    for r in replicas:
+        bucket = _shared(r, lost.get(r.incarnation))
+        for shard in r.members:
+            found = bucket or _claimed_bucket(state, r, shard, superseded)
+            said[id(shard)] = _verdict(shard, found, r)
+
+
+#: the kept one of a name before those that lost to it
+_BY_NAME = attrgetter("replica", "rival", "incarnation")
+
+
+def _silent(state: State, node: Node) -> Bucket | None:
+    """The verdict of all that runs on a node that cannot be asked, or None."""
+    name = node.report.node
+    if node.too_old:
+        protocol = node.report.protocol
+        why = f"the agent speaks protocol {protocol}: adopted read-only, upgrade it"
+        return ("hold", why, "protocol_too_old")
+    if node.connected:
+        return None
+    if state.settling and not node.unreachable_before:
+        return ("hold", f"{name} has not registered yet", "settling")
+    return ("hold", f"{name} does not answer; it is left alone", "node_silent")
+
+
+def _bucket(shard: Shard, silent: Bucket | None) -> Bucket | None:
     """The verdict that needs no other shard, or None: it runs and waits to be claimed."""
     report = shard.report
     if shard.missing:
-        return Bucket(
-            "forget",
-            f"we believed {report.state}; the agent on {shard.node} does not run it",
-            "not_running",
-        )
-    if shard.misplaced:
-        return Bucket(
-            "conflict",
-            f"it names node {report.node}, but {shard.node} reported it",
-            "wrong_node",
-        )
+        why = f"we believed {report.state}; the agent on {shard.node} does not run it"
+        return ("forget", why, "not_running")
+    if report.node is not None and shard.misplaced:
+        why = f"it names node {report.node}, but {shard.node} reported it"
+        return ("conflict", why, "wrong_node")
     if report.state in TERMINAL:
-        return Bucket("terminal", f"ended: {report.error or report.state}")
-    if node.too_old:
-        return Bucket(
-            "hold",
-            f"the agent speaks protocol {node.report.protocol}: adopted read-only, upgrade it",
-            "protocol_too_old",
-        )
-    if shard.origin == REMEMBERED or not node.connected:
-        if state.settling and not node.unreachable_before:
-            return Bucket("hold", f"{shard.node} has not registered yet", "settling")
-        return Bucket("hold", f"{shard.node} does not answer; it is left alone", "node_silent")
+        return ("terminal", f"ended: {report.error or report.state}", None)
+    if silent is not None:
+        return silent
     if report.state == "unknown" or not report.model:
         lacks = "its state is not known" if report.model else "its agent does not say what it runs"
-        return Bucket("hold", f"cannot tell: {report.error or lacks}")
+        return ("hold", f"cannot tell: {report.error or lacks}", None)
     return None
 
 
-def _joined(running: dict[str, list[tuple[Shard, bool]]]) -> None:
+def _joined(first: dict[str, Shard], more: dict[str, list[Shard]]) -> None:
     """A half whose older agent leaves the incarnation out belongs to the one half of its replica that has one (F55).
 
     Else the replica is torn apart while agents are upgraded node by node (A26). Only ranks that the world lacks join:
     anything else is a copy, for the rivals to judge (A37).
     """
-    nameless = [inc for inc, found in running.items() if not found[0][0].report.incarnation]
-    for inc in nameless:
-        mine = running[inc]
-        about = (mine[0][0].report.model, mine[0][0].report.replica)
-        named = [
-            k
-            for k, found in running.items()
-            if k not in nameless and about == (found[0][0].report.model, found[0][0].report.replica)
-        ]
-        both = [s for k in (inc, *named) for s, _ in running[k]]
+    nameless = {inc: _about(s) for inc, s in first.items() if inc.startswith(NAMELESS)}
+    for inc, about in nameless.items():
+        named = [k for k, s in first.items() if k not in nameless and about == _about(s)]
+        both = [s for k in (inc, *named) for s in more.get(k, [first[k]])]
         sizes = {s.report.world_size for s in both if s.report.world_size}
         ranks = [s.rank for s in both]
         lacked = len(sizes) == 1 and max(ranks) < min(sizes) and len(set(ranks)) == len(ranks)
         if len(named) == 1 and lacked:
-            running[named[0]] += running.pop(inc)
+            more[named[0]] = both
+            more.pop(inc, None)
+            del first[inc]
 
 
-def _superseded(state: State, groups: list[Group]) -> dict[str, Shard]:
+def _about(shard: Shard) -> tuple[str, str]:
+    return (shard.report.model, shard.report.replica)
+
+
+def _superseded(state: State, replicas: list[Replica]) -> dict[str, Shard]:
     """By replica id, what we placed or believed and the fleet does not run: the fleet's copy replaces it (A4, A36)."""
     gone = {s.report.replica: s for n in state.nodes.values() for s in n.shards if s.missing}
-    placed = {
-        g.replica.replica: g.counted[0]
-        for g in groups
-        if 0 in g.counted and all(s.origin == PLACED and not s.was_live for s in g.counted.values())
-    }
-    return gone | placed
+    for r in replicas:
+        members = r.members
+        if members and members[0].origin == PLACED and not members[0].rank:
+            placed = all(s.origin == PLACED and not s.was_live for s in members)
+            gone |= {r.replica: members[0]} if placed else {}
+    return gone
 
 
-def _group_verdicts(g: Group, loser: Lost | None, superseded: dict[str, Shard]) -> list[Verdict]:
-    out = []
-    for rank, shard in sorted(g.counted.items()):
-        bucket = (
-            _claimed_bucket(g, rank, shard, superseded) if loser is None else _lost_bucket(loser)
-        )
-        if g.claim.reason is not None:
-            bucket = Bucket("unclaimed", f"unclaimed: {g.claim.why}", g.claim.reason)
-        out.append(_verdict(shard, bucket, g.replica))
-    for shard in g.rivals:
-        first = g.counted.get(shard.rank)
-        up = first is not None and first.report.state in LIVE
-        where = f"is on {first.node}" if first else f"is not one of the {g.replica.want} wanted"
-        bucket = Bucket(
-            "stray" if up else "conflict",
-            f"rank {shard.rank} of {g.replica.replica} {where}",
-            "duplicate_rank",
-        )
-        if g.claim.reason is not None:
-            bucket = Bucket("unclaimed", f"unclaimed: {g.claim.why}", g.claim.reason)
-        out.append(_verdict(shard, bucket, g.replica))
-    return out
+def _shared(r: Replica, loser: Lost | None) -> Bucket | None:
+    """The verdict of all its members: alike where nothing claims it or it lost."""
+    if r.reason is not None:
+        return ("unclaimed", f"unclaimed: {r.claim}", r.reason)
+    return _lost_bucket(loser) if loser is not None else None
+
+
+def _second(r: Replica, shard: Shard) -> Bucket:
+    if r.reason is not None:
+        return ("unclaimed", f"unclaimed: {r.claim}", r.reason)
+    first = next((s for s in r.members if s.rank == shard.rank), None)
+    up = first is not None and first.report.state in LIVE
+    where = f"is on {first.node}" if first else f"is not one of the {r.want} wanted"
+    why = f"rank {shard.rank} of {r.replica} {where}"
+    return ("stray" if up else "conflict", why, "duplicate_rank")
 
 
 def _lost_bucket(loser: Lost) -> Bucket:
     """A stray competes with one that is up; while none is up it is a conflict (contract/cli.md)."""
     exclusive = loser.reason in ("port_conflict", "gpu_conflict")
     up = loser.to.complete_and_ready and not exclusive
-    return Bucket("stray" if up else "conflict", loser.why, loser.reason)
+    return ("stray" if up else "conflict", loser.why, loser.reason)
 
 
-def _claimed_bucket(g: Group, rank: int, shard: Shard, superseded: dict[str, Shard]) -> Bucket:
-    r, report = g.replica, shard.report
-    differs = _disagrees(g, shard)
+def _claimed_bucket(state: State, r: Replica, shard: Shard, superseded: dict[str, Shard]) -> Bucket:
+    report = shard.report
+    differs = _disagrees(state.catalog, r, shard) if r.have > 1 else None
     if differs is not None:
         return differs
     if shard.origin == PLACED:
-        return Bucket("keep", "placed, its agent has not reported it yet")
+        return ("keep", "placed, its agent has not reported it yet", None)
+    reason = "drift" if r.drift else None
     if shard.known:
-        return Bucket("keep", f"known, {report.state}", "drift" if r.drift else None)
-    older = superseded.get(r.replica)
+        return ("keep", f"known, {report.state}", reason)
+    older = superseded.get(r.replica) if superseded else None
     if older is not None and older.incarnation != r.incarnation:
-        return Bucket(
-            "replace",
+        why = (
             f"the fleet runs {r.replica} at {r.endpoint or 'no endpoint yet'}; "
-            f"nothing of it runs at {older.report.endpoint or older.node}, where we had it",
-            "stale_incarnation",
+            f"nothing of it runs at {older.report.endpoint or older.node}, where we had it"
         )
-    if rank:
-        return Bucket("join", f"{r.have} of {r.want} shards", "drift" if r.drift else None)
+        return ("replace", why, "stale_incarnation")
+    if report.rank:
+        return ("join", f"{r.have} of {r.want} shards", reason)
     since = f"running since {report.started_at}" if report.started_at else "running"
-    why = f"{since}, {r.drift or g.claim.why}"
+    why = f"{since}, {r.drift or r.claim}"
     if r.have < r.want:
         why += f"; {r.have} of {r.want} shards"
-    return Bucket("adopt", why, "drift" if r.drift else None)
+    return ("adopt", why, reason)
 
 
-def _disagrees(g: Group, shard: Shard) -> Bucket | None:
+def _disagrees(catalog: Catalog, r: Replica, shard: Shard) -> Bucket | None:
     """Pool, fabric, fingerprint: the first that says one counts, another value is a conflict, named (A17)."""
-    members = g.replica.members
+    members = r.members
     for what, reason in (("pool", None), ("fabric", "fabric_conflict")):
         first = next((v for s in members if (v := getattr(s.report, what))), "")
         mine = getattr(shard.report, what)
         if mine and mine != first:
-            return Bucket("conflict", f"it is on {what} {mine}, the replica on {first}", reason)
+            return ("conflict", f"it is on {what} {mine}, the replica on {first}", reason)
     lead = next((s for s in members if s.report.fingerprint), shard)
     ran, theirs = shard.report.fingerprint, lead.report.fingerprint
-    if not ran or g.claim.profile is None:
+    profile = catalog.models[r.model].profile(r.profile)
+    if not ran or profile is None:
         return None
-    today, there = (g.claim.profile.fingerprint_on(s.node) for s in (shard, lead))
+    today, there = (profile.fingerprint_on(s.node) for s in (shard, lead))
     # Weights may differ by node, and then fingerprints do: what today's would be on each node tells.
     alike = ran == theirs if today == there else (ran == today) == (theirs == there)
     if alike:
         return None
     why = f"its fingerprint is {ran[:10]}, {lead.report.shard} has {theirs[:10]}"
-    return Bucket("conflict", why, "drift")
+    return ("conflict", why, "drift")
 
 
-def _disagreements(g: Group) -> list[str]:
-    pools = sorted({s.report.pool for s in g.counted.values() if s.report.pool})
+def _disagreements(r: Replica) -> list[str]:
+    pools = sorted({s.report.pool for s in r.members if s.report.pool})
     if len(pools) > 1:
-        return [f"{g.replica.replica}: its shards name pools {', '.join(pools)}"]
+        return [f"{r.replica}: its shards name pools {', '.join(pools)}"]
     return []
 
 
 def _verdict(shard: Shard, bucket: Bucket, replica: Replica | None = None) -> Verdict:
+    verdict, why, reason = bucket
+    of = replica or shard.report
     return Verdict(
-        shard=shard,
-        verdict=bucket.verdict,
-        why=bucket.why,
-        reason=bucket.reason,
-        model=replica.model if replica else shard.report.model,
-        profile=replica.profile if replica else shard.report.profile,
+        shard=shard, verdict=verdict, why=why, reason=reason, model=of.model, profile=of.profile
     )

@@ -7,7 +7,6 @@ disturbed while settling (A46). The same function serves the loop and the dry ru
 
 from __future__ import annotations
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.core import drain, failed, idle, roll
@@ -15,7 +14,7 @@ from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.capacity import Held, holdings
 from llmgw.core.place import NoRoom, Placement, counted, place
 from llmgw.core.reconcile.guard import guarded
-from llmgw.core.reconcile.observe import waiting_for
+from llmgw.core.reconcile.settle import waiting_for
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL
 from llmgw.core.types.plan import (
@@ -33,33 +32,43 @@ from llmgw.core.types.plan import (
 from llmgw.core.types.state import Draining, Node, Shard, State
 
 
-class Pass(Struct):
-    """Scratch of one pass: the survey by model, and what is held, grown by each start that was decided."""
+class Pass:
+    """Scratch of one pass: the survey by model, and what is held, grown by each start that was decided.
 
-    state: State
-    now: float
-    survey: Survey
-    held: dict[str, Held]
-    reasons: dict[tuple[str, str, int], Verdict]
-    kept: dict[str, list[Replica]]
-    actions: list[Action]
+    What is held is counted when somebody first asks: most passes place nothing.
+    """
+
+    def __init__(self, state: State, now: float, found: Survey) -> None:
+        self.state = state
+        self.now = now
+        self.survey = found
+        self.actions: list[Action] = []
+        self.kept: dict[str, list[Replica]] = {}
+        for r in found.replicas:
+            if r.kept and r.state != "draining":
+                self.kept.setdefault(r.model, []).append(r)
+        self._held: dict[str, Held] | None = None
+        self._verdicts: dict[tuple[str, str, int], Verdict] | None = None
+
+    @property
+    def held(self) -> dict[str, Held]:
+        if self._held is None:
+            self._held = holdings(self.state)
+        return self._held
+
+    def counted(self, model: Model, placement: Placement) -> None:
+        self._held = counted(self.held, model, placement)
+
+    def verdict(self, shard: Shard) -> Verdict:
+        if self._verdicts is None:
+            self._verdicts = {(v.shard.node, *v.shard.key): v for v in self.survey.verdicts}
+        return self._verdicts[shard.node, *shard.key]
 
 
 def decide(state: State, now: float, found: Survey | None = None) -> Plan:
     """The plan of this moment. `found` spares a second survey where the caller has one of this very state."""
     found = found or survey(state)
-    p = Pass(
-        state=state,
-        now=now,
-        survey=found,
-        held=holdings(state),
-        reasons={(v.shard.node, *v.shard.key): v for v in found.verdicts},
-        kept={},
-        actions=[],
-    )
-    for r in found.replicas:
-        if r.kept and r.state != "draining":
-            p.kept.setdefault(r.model, []).append(r)
+    p = Pass(state, now, found)
     if not state.settling:
         _end(p)
         _all_models(p)
@@ -97,6 +106,8 @@ def _unheard(node: Node) -> str | None:
 def _end(p: Pass) -> None:
     """What must go: drained ones, losers, unclaimed ones, what stayed short, second shards of a rank."""
     for r in p.survey.replicas:
+        if r.kept and r.have >= r.want and r.state != "draining" and not p.state.ending:
+            continue  # nearly all of them, nearly always
         members = _stoppable(r.members)
         if not members:
             continue
@@ -150,7 +161,7 @@ def _unclaimed(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
         return
     since = max(_seen_since_s(p, members), p.state.catalog_s)
     due_s = since + p.state.catalog.stray_grace_s - p.now
-    verdict = p.reasons[(members[0].node, *members[0].key)]
+    verdict = p.verdict(members[0])
     reason = verdict.reason or "model_removed"
     if due_s <= 0 and any(s.was_live for s in members):
         p.actions.append(_drain(r, members, reason, verdict.why))
@@ -160,7 +171,7 @@ def _unclaimed(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
 
 def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     """Drained, not killed, and only once the kept one is routable (A38). One that never came up is just stopped."""
-    verdict = p.reasons[(members[0].node, *members[0].key)]
+    verdict = p.verdict(members[0])
     reason = verdict.reason or "duplicate_replica"
     if not any(s.was_live for s in members):
         p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
@@ -180,9 +191,10 @@ def _second_shards(p: Pass) -> None:
 
     What it still serves cannot be told from the other's requests (one replica id), so it gets the whole time.
     """
-    rows = {r.incarnation: r for r in p.survey.replicas}
-    for v in p.survey.verdicts:
-        if v.reason != "duplicate_rank" or v.verdict != "stray" or not _stoppable((v.shard,)):
+    seconds = [v for v in p.survey.verdicts if v.reason == "duplicate_rank"]
+    rows = {r.incarnation: r for r in p.survey.replicas} if seconds else {}
+    for v in seconds:
+        if v.verdict != "stray" or not _stoppable((v.shard,)):
             continue
         r = rows[v.shard.incarnation]
         if v.shard.report.desired == "running":
@@ -260,7 +272,7 @@ def _start(p: Pass, model: Model) -> None:
         if not why:
             answer = place(p.state, p.held, model)
             if not isinstance(answer, NoRoom):
-                p.held = counted(p.held, model, answer)
+                p.counted(model, answer)
                 p.actions.append(
                     StartReplica(
                         model=model.name,
@@ -291,6 +303,8 @@ def _not_yet(p: Pass, model: Model) -> str:
 
 def _roll(p: Pass, model: Model) -> None:
     kept = p.kept.get(model.name, [])
+    if not any(r.drift for r in kept):
+        return
     old = roll.surplus(model, kept)
     if old is not None:
         why = f"{old.drift}; its replacement is ready"
@@ -301,11 +315,14 @@ def _roll(p: Pass, model: Model) -> None:
         return
     p.actions.append(step)
     if isinstance(step, RollReplica):
-        p.held = counted(p.held, model, Placement(step.profile, step.spots, step.why))
+        p.counted(model, Placement(step.profile, step.spots, step.why))
 
 
 def _sleep(p: Pass, model: Model) -> None:
     """An on-demand replica beyond `min` that nobody has used for its timeout goes to sleep (A63)."""
+    timeout_s = model.scaling.idle_timeout_s
+    if timeout_s is None or p.now < p.state.wanted_s.get(model.name, 0.0) + timeout_s:
+        return
     kept = [r for r in p.kept.get(model.name, []) if not r.held and r.complete_and_ready]
     leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | RollReplica)}
     kept = [r for r in kept if r.incarnation not in leaving]

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from llmgw.core.reconcile.observe import observe, remembered
+from llmgw.core.reconcile.inventory import remembered
+from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import NodeReport
-from llmgw.core.types.state import Draining, Failure, NodeRegistered, State
+from llmgw.core.types.state import Draining, Failure, NodeRegistered, State, Tick
 
 
 class Memory(Struct, frozen=True, kw_only=True):
@@ -63,6 +64,7 @@ def after_settling(
     for report in reports:
         heard = report.reattached
         state = observe(state, NodeRegistered(report), 0.0) if heard else _unheard(state, report)
+    state = observe(state, Tick(), 0.0)
     nodes = {
         name: replace(node, shards=tuple(replace(s, known=False) for s in node.shards))
         for name, node in state.nodes.items()

@@ -116,6 +116,11 @@ class Profile(Struct, frozen=True, kw_only=True):
     stop: Stop = Stop()
     restart: Restart = Restart()
 
+    @property
+    def by_node(self) -> bool:
+        """Whether weights, and so fingerprints, differ from node to node."""
+        return bool({*self.weights, *self.fingerprints} - {"default"})
+
     def fingerprint_on(self, node: str) -> str:
         return self.fingerprints.get(node, self.fingerprints.get("default", ""))
 

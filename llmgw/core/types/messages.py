@@ -39,7 +39,7 @@ STARTING = frozenset({"pending", "starting", "loading"})
 LIVE = frozenset({"ready", "unhealthy", "draining"})
 
 
-class Gpu(Struct, frozen=True, kw_only=True):
+class Gpu(Struct, frozen=True, kw_only=True, gc=False):
     uuid: str
     index: int = 0
     name: str = ""
@@ -53,7 +53,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     compute_capability: str = ""
 
 
-class Resources(Struct, frozen=True, kw_only=True):
+class Resources(Struct, frozen=True, kw_only=True, gc=False):
     """What one shard was given at launch. `gpu_memory_bytes` is per GPU; None or 0 with GPUs means each GPU whole."""
 
     gpu_memory_bytes: int | None = field(default=None, name="gpu_memory")
@@ -71,8 +71,8 @@ class Compute(Struct, frozen=True, kw_only=True):
     gpu_bytes: int | None = None
 
 
-class ShardReport(Struct, frozen=True, kw_only=True):
-    """One shard as its agent sees it.
+class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """One shard as its agent sees it. Unknown fields are for `llmgw.wire` to put into `extra`: it decodes by itself.
 
     Only `shard` is sure to be there; `node` is set only by a confused agent (A12).
     """
@@ -136,7 +136,7 @@ class Foreign(Struct, frozen=True, kw_only=True):
     port: int | None = None
 
 
-class NodeReport(Struct, frozen=True, kw_only=True):
+class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The complete inventory of one node: the register message, and the `--report` file format."""
 
     node: str

@@ -30,7 +30,7 @@ DIFFERENCES = frozenset({"replace", "stray", "unclaimed", "conflict", "forget"})
 QUIET = frozenset({"adopt", "join", "keep", "hold", "terminal"})
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     shard: Shard
     verdict: str
     why: str
@@ -40,7 +40,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     profile: str = ""
 
 
-class Replica(Struct, frozen=True, kw_only=True):
+class Replica(Struct, frozen=True, kw_only=True, gc=False):
     """All shards of one incarnation. `members` are those that count, by rank; `held` says some are on a silent node."""
 
     replica: str
@@ -53,6 +53,9 @@ class Replica(Struct, frozen=True, kw_only=True):
     endpoint: str = ""
     members: tuple[Shard, ...] = ()
     claimed: bool = True
+    #: what the catalog says of it in words, and in the closed list why nothing will ever claim it
+    claim: str = ""
+    reason: str | None = None
     #: claimed and counted towards the model; False for strays, conflicts and what is unclaimed
     kept: bool = True
     held: bool = False

@@ -22,6 +22,8 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.routes import Demand
 
+#: Begins the key of what an agent reports without an incarnation (F55).
+NAMELESS = "?"
 #: How a shard came to be in the picture.
 REPORTED, PLACED, REMEMBERED = "reported", "placed", "remembered"
 
@@ -36,7 +38,7 @@ GATEWAY_GONE_S = 60.0
 QUIET_S = 15.0
 
 
-class Shard(Struct, frozen=True, kw_only=True):
+class Shard(Struct, frozen=True, kw_only=True, gc=False):
     """One shard on one node.
 
     `missing`: believed, not in the node's complete report, to be announced once and dropped.
@@ -56,7 +58,7 @@ class Shard(Struct, frozen=True, kw_only=True):
     @property
     def incarnation(self) -> str:
         """The key of the placement; an older agent that has none is grouped by replica id."""
-        return self.report.incarnation or f"?{self.report.model}/{self.report.replica}"
+        return self.report.incarnation or f"{NAMELESS}{self.report.model}/{self.report.replica}"
 
     @property
     def rank(self) -> int:

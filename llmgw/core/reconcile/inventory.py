@@ -1,0 +1,280 @@
+"""Facts about nodes and their shards: what agents report, what was remembered of them, what was just placed there.
+
+A registration is the complete inventory of its node: what it lacks does not run there (A8-A13, A39-A42). Each function
+costs by the node it is about, never by the fleet: ten thousand shards register one node at a time. Nothing is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from llmgw.core.types.messages import LIVE, TERMINAL, NodeReport, Refusal, ShardReport, Start
+from llmgw.core.types.state import (
+    PLACED,
+    REFUSAL_HOLD_S,
+    REMEMBERED,
+    Failure,
+    Node,
+    Refused,
+    Shard,
+    ShardsChanged,
+    State,
+)
+
+#: Failures of a model kept for people, beside those that count towards giving it up.
+FAILURES_KEPT = 5
+#: Refusals that say who may command, not what the node can take.
+_OF_THE_FENCE = frozenset({"lower_epoch", "other_leader", "two_leaders", "other_session"})
+
+Before = dict[tuple[str, int], Shard]
+
+
+def remembered(state: State, report: NodeReport, *, unreachable: bool) -> State:
+    """A node out of the inventory's last picture: expected, not heard yet, its shards held (A47)."""
+    shards = tuple(
+        Shard(node=report.node, report=s, origin=REMEMBERED, was_live=s.state in LIVE)
+        for s in sorted(report.shards, key=_position)
+        if s.state not in TERMINAL
+    )
+    node = Node(
+        report=replace(report, shards=()),
+        shards=shards,
+        expected=True,
+        unreachable_before=unreachable,
+    )
+    return replace(state, nodes=state.nodes | {report.node: node})
+
+
+def registered(state: State, report: NodeReport, now: float) -> State:
+    """Adopt then forget, as one step (A8): new facts replace old ones, what is lacking is marked missing."""
+    old = state.nodes.get(report.node)
+    before = {s.key: s for s in old.shards} if old else {}
+    shards = _taken_in(report.node, report.shards, before, now)
+    if before:
+        shards = _with_lacking(shards, before)
+    node = Node(
+        report=replace(report, shards=()),
+        shards=shards,
+        settled=True,
+        connected=True,
+        expected=old.expected if old else False,
+        heard_s=now,
+    )
+    is_new = old is None or not old.settled
+    state = replace(
+        state,
+        nodes=state.nodes | {report.node: node},
+        last_registered_s=now if is_new else state.last_registered_s,
+        refused=tuple(r for r in state.refused if r.node != report.node),
+    )
+    return _failures(wanted(state, shards, now), shards, now)
+
+
+def _taken_in(
+    node: str, told: tuple[ShardReport, ...], before: Before, now: float
+) -> tuple[Shard, ...]:
+    """In an order of their own: where they stand in a report must not matter (A10), also for two of one name."""
+    order = _BY_NAME if len({s.shard for s in told}) == len(told) else _position
+    return tuple(
+        _seen(node, _recognised(s, before) if s.state == "unknown" else s, before, now)
+        for s in sorted(told, key=order)
+    )
+
+
+def _with_lacking(shards: tuple[Shard, ...], before: Before) -> tuple[Shard, ...]:
+    here = {s.key for s in shards}
+    lacking = [
+        replace(s, missing=True)
+        for key, s in before.items()
+        if key not in here and s.believed and not any(s.may_be(n) for n in shards)
+    ]
+    return _in_order((*shards, *lacking)) if lacking else shards
+
+
+_BY_NAME = attrgetter("shard")
+
+
+def _position(s: ShardReport) -> tuple[object, ...]:
+    about = (s.incarnation, s.rank or 0, s.port, s.pid or 0, s.state, s.started_at)
+    return (s.shard, *about, s.model, s.profile, s.fingerprint, s.gpus)
+
+
+def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
+    """As a registration orders them; of one name what is missing comes first."""
+    return tuple(sorted(shards, key=lambda s: (s.report.shard, not s.missing, s.incarnation)))
+
+
+def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> ShardReport:
+    """A record its agent cannot read is the one we knew under that name: unreadable is not absent (A39).
+
+    Its file's name tells the shard and mostly the incarnation, never what it holds. Attempt and port stay as reported,
+    for the agent's digest is made of them; the port that we know is held beside it.
+    """
+    if report.state != "unknown" or report.model:
+        return report
+    same = (
+        s.report
+        for s in before.values()
+        if s.report.shard == report.shard and report.incarnation in ("", s.report.incarnation)
+    )
+    old = next(same, None)
+    if old is None:
+        return report
+    ports = old.ports | ({"before": old.port} if old.port else {})
+    return replace(
+        old,
+        state="unknown",
+        error=report.error,
+        attempt=report.attempt,
+        port=report.port,
+        ports=ports,
+    )
+
+
+def _seen(node: str, report: ShardReport, before: Before, now: float) -> Shard:
+    """One reported shard; what this process knew of it stays (a compute once known, since when it is seen)."""
+    live = report.state in LIVE
+    ready_s = now if report.state == "ready" else None
+    if not before:
+        return Shard(node=node, report=report, was_live=live, seen_s=now, ready_s=ready_s)
+    shard = Shard(node=node, report=report, was_live=live, seen_s=now, ready_s=ready_s)
+    old = before.get(shard.key)
+    if old is None:
+        return shard
+    if old.origin == REMEMBERED:
+        return replace(shard, was_live=live or old.was_live)
+    return replace(
+        shard,
+        report=_with_known(report, old.report),
+        known=True,
+        was_live=old.was_live or live,
+        seen_s=old.seen_s,
+        ready_s=old.ready_s if old.ready_s is not None else ready_s,
+    )
+
+
+def _with_known(report: ShardReport, old: ShardReport) -> ShardReport:
+    """What its agent told before and leaves out now: a compute (A29), the keys that only `register` carries."""
+    if report.compute is None and old.compute is not None:
+        report = replace(report, compute=old.compute)
+    if report.api_key is None and old.api_key is not None:
+        report = replace(report, api_key=old.api_key, served_name=old.served_name)
+    return report
+
+
+def changed(state: State, event: ShardsChanged, now: float) -> State:
+    """What an agent says in between: changed shards, deleted records, devices, refusals."""
+    node = state.nodes.get(event.node)
+    if node is None or not node.settled:
+        return state
+    before = {s.key: s for s in node.shards}
+    fresh = _taken_in(event.node, event.shards, before, now)
+    after = before | {s.key: s for s in fresh}
+    gone = {*event.gone}
+    dropped = {(r.shard, r.incarnation) for r in event.refused}
+    shards = tuple(
+        s
+        for s in after.values()
+        if (s.report.shard, s.report.incarnation) not in gone
+        and not (s.origin == PLACED and (s.report.shard, s.report.incarnation) in dropped)
+    )
+    report = replace(
+        node.report,
+        gpus=node.report.gpus if event.gpus is None else event.gpus,
+        foreign=node.report.foreign if event.foreign is None else event.foreign,
+    )
+    refused = tuple(_refusals(node, event.refused, now))
+    node = replace(
+        node,
+        report=report,
+        shards=shards if len(after) == len(before) else _in_order(shards),
+        connected=True,
+        heard_s=now,
+    )
+    state = replace(
+        state,
+        nodes=state.nodes | {event.node: node},
+        refused=(*state.refused, *refused) if refused else state.refused,
+    )
+    return _failures(wanted(state, fresh, now), fresh, now)
+
+
+def _refusals(node: Node, refused: tuple[Refusal, ...], now: float) -> Iterable[Refused]:
+    """What the node cannot take for a while: what it names, or anything where it names nothing of a start."""
+    placed = {(s.report.shard, s.report.incarnation) for s in node.shards if s.origin == PLACED}
+    for r in refused:
+        of_start = (r.shard, r.incarnation) in placed and r.reason not in _OF_THE_FENCE
+        if r.resource or of_start or r.reason == "cannot_journal":
+            until_s = now + REFUSAL_HOLD_S
+            yield Refused(node.report.node, r.resource or "node", until_s, r.why or r.reason)
+
+
+def placed(state: State, name: str, start: Start, now: float) -> State:
+    """Held from this moment on: work in flight is held (design.md 2)."""
+    node = state.nodes[name]
+    report = ShardReport(
+        shard=start.shard,
+        replica=start.replica,
+        incarnation=start.incarnation,
+        attempt=start.attempt,
+        rank=start.rank,
+        world_size=start.world_size,
+        model=start.model,
+        profile=start.profile,
+        fingerprint=start.fingerprint,
+        pool=start.pool,
+        fabric=start.fabric,
+        gpus=start.gpus,
+        hcas=start.hcas,
+        port=start.port,
+        ports=start.ports,
+        state="pending",
+        resources=start.resources,
+    )
+    shard = Shard(node=name, report=report, origin=PLACED, known=True, seen_s=now)
+    if any(s.key == shard.key for s in node.shards):
+        return state
+    node = replace(node, shards=_in_order((*node.shards, shard)))
+    return wanted(replace(state, nodes=state.nodes | {name: node}), (shard,), now)
+
+
+def wanted(state: State, shards: Iterable[Shard], now: float) -> State:
+    """An on-demand model that runs has a `wanted` entry; one is made once and never renewed here (A22, A23)."""
+    fresh: dict[str, float] = {}
+    resolve, before = state.catalog.resolve, state.wanted_s
+    for shard in shards:
+        name = shard.report.model
+        if name in before or not shard.holds:
+            continue
+        model = resolve(name)
+        if model is not None and model.on_demand and model.name not in before:
+            fresh[model.name] = now
+    return replace(state, wanted_s=state.wanted_s | fresh) if fresh else state
+
+
+def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
+    """Count each failed incarnation once, under its canonical model (A67): given up already while it is torn down."""
+    ended = [s for s in shards if s.report.state == "failed" or s.report.gave_up]
+    if not ended:
+        return state
+    failures = dict(state.failures)
+    for shard in ended:
+        report = shard.report
+        model = state.catalog.resolve(report.model)
+        if model is None:
+            continue
+        seen = failures.get(model.name, ())
+        if any(f.incarnation == shard.incarnation and f.gave_up >= report.gave_up for f in seen):
+            continue
+        seen = tuple(f for f in seen if f.incarnation != shard.incarnation)
+        error = report.error or "failed"
+        failure = Failure(
+            shard.incarnation, report.profile, now, error, report.gave_up, report.fingerprint
+        )
+        keep = max((p.restart.max for p in model.profiles), default=0) + FAILURES_KEPT
+        by_time = sorted((*seen, failure), key=lambda f: (f.at_s, f.incarnation))  # A10
+        failures[model.name] = tuple(by_time[-keep:])
+    return replace(state, failures=failures)
