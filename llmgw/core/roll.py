@@ -46,11 +46,15 @@ def step(
     return _roll(old, (), f"it is stopped first, no room beside it: {answer.why}")
 
 
-def surplus(model: Model, replicas: list[Replica]) -> Replica | None:
-    """The old one to drain now that its replacement is ready, where `max` alone would keep both."""
+def surplus(state: State, model: Model, replicas: list[Replica]) -> Replica | None:
+    """The old one to drain now that its replacement is ready, where `max` alone would keep both.
+
+    One at a time: with room for two and none asked for, the second would go while the first still ends.
+    """
     if len(replicas) <= max(model.scaling.min, 1) or all(r.drift for r in replicas):
         return None
-    return _oldest_drift(model, replicas)
+    old = _oldest_drift(model, replicas)
+    return old if old is not None and not _on_its_way_out(state, model) else None
 
 
 def _oldest_drift(model: Model, replicas: list[Replica]) -> Replica | None:
@@ -62,17 +66,25 @@ def _oldest_drift(model: Model, replicas: list[Replica]) -> Replica | None:
 
 def _first_of_all(state: State, model: Model, profile: Profile) -> str:
     """What must be over before the next step: a replica on its way out, a new one that did not come up; or ""."""
-    for _, node in sorted(state.nodes.items()):
-        for shard in node.shards:
-            of = state.catalog.resolve(shard.report.model)
-            if of is not None and of.name == model.name and _leaving(state, shard):
-                return f"{shard.report.replica} on {shard.node} is still on its way out"
+    leaving = _on_its_way_out(state, model)
+    if leaving:
+        return f"{leaving} is still on its way out"
     for failure in reversed(state.failures.get(model.name, ())):
         if failure.fingerprint in profile.fingerprints.values():
             return (
                 f"{HALTED}, the new {profile.name} did not come up ({failure.error}); "
                 f"llmgw clear {model.name} lets it go on"
             )
+    return ""
+
+
+def _on_its_way_out(state: State, model: Model) -> str:
+    """A replica of the model that is, and where, or ""."""
+    for _, node in sorted(state.nodes.items()):
+        for shard in node.shards:
+            of = state.catalog.resolve(shard.report.model)
+            if of is not None and of.name == model.name and _leaving(state, shard):
+                return f"{shard.report.replica} on {shard.node}"
     return ""
 
 

@@ -71,7 +71,7 @@ def shards_of(survey: Judged, replica: Replica) -> tuple[Shard, ...]:
 
 def _route(model: Model, replica: Replica, survey: Judged) -> RouteReplica | None:
     shards = shards_of(survey, replica)
-    if len(shards) < replica.want or any(s.report.state not in ANSWERS for s in shards):
+    if len(shards) < replica.want or not all(map(_answers, shards)):
         return None
     lead = shards[0].report
     if not lead.endpoint:
@@ -88,6 +88,12 @@ def _route(model: Model, replica: Replica, survey: Judged) -> RouteReplica | Non
         api_key=(lead.api_key or "") if profile.upstream_key else "",
         upstream_model=lead.served_name or "",
     )
+
+
+def _answers(shard: Shard) -> bool:
+    """What nobody can look at just now and was up goes on being served (F45); gateways notice if it is not there."""
+    state = shard.report.state
+    return state in ANSWERS or (state == "unknown" and shard.was_live)
 
 
 def _going(replica: Replica, shards: tuple[Shard, ...], survey: Judged) -> bool:

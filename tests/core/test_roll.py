@@ -239,13 +239,26 @@ def test_a66_once_the_new_one_is_ready_the_old_one_may_go(
     reports: tuple[ShardReport, ...], goes: str | None
 ) -> None:
     state = picture(WIDE, node("box1", *reports, gpus=gpus("box1", 48)))
-    found = roll.surplus(WIDE, kept(state))
+    found = roll.surplus(state, WIDE, kept(state))
     assert (found.replica if found else None) == goes
+
+
+def test_a66_a_second_old_one_waits_until_the_first_is_gone() -> None:
+    """Else both would go at once where `min` asks for none: never more than one away at a time."""
+    free = model("alpha", changed(), low=0, high=3)
+    reports = (old("alpha-1", state="draining"), old("alpha-2"), new("alpha-9"))
+    state = picture(free, node("box1", *reports, gpus=gpus("box1", 48)))
+    staying = [r for r in kept(state) if r.state != "draining"]
+    assert roll.surplus(state, free, staying) is None
+    state = picture(free, node("box1", *reports[1:], gpus=gpus("box1", 48)))
+    found = roll.surplus(state, free, kept(state))
+    assert found is not None
+    assert found.replica == "alpha-2"
 
 
 def test_a66_no_old_one_goes_below_min() -> None:
     state = picture(TWO, node("box1", old("alpha-1"), new("alpha-9"), gpus=gpus("box1", 48)))
-    assert roll.surplus(TWO, kept(state)) is None
+    assert roll.surplus(state, TWO, kept(state)) is None
 
 
 @given(

@@ -20,6 +20,7 @@ from llmgw.core.types.state import (
     NodeRegistered,
     Published,
     SessionLost,
+    ShardsChanged,
     State,
     Tick,
 )
@@ -209,6 +210,17 @@ def test_a41_f19_what_was_believed_ready_is_routed_until_its_node_says_otherwise
     state = begun(CAT, node("box1", shard("alpha-1/0")))
     state = observe(state, NodeRegistered(node("box1")), 1.0)
     assert routes(state) == {}
+
+
+def test_f45_what_nobody_can_look_at_and_was_up_stays_routed() -> None:
+    """A50: unverifiable is not dead; an engine that never came up, or whose record is torn, is another matter."""
+    blind = shard("alpha-1/0", state="unknown", error="/proc cannot be read")
+    seen = observe(one(shard("alpha-1/0")), ShardsChanged("box1", (blind,)), 1.0)
+    assert routes(seen) == {"alpha-1": "ready"}
+    coming = observe(one(shard("alpha-1/0", state="loading")), ShardsChanged("box1", (blind,)), 1.0)
+    assert routes(coming) == {}
+    torn = ShardReport(shard="alpha-1/0", replica="alpha-1", state="unknown", error="unreadable")
+    assert routes(observe(one(shard("alpha-1/0")), ShardsChanged("box1", (torn,)), 1.0)) == {}
 
 
 def test_f61_a_silent_nodes_engine_stays_routed_for_the_breaker_to_judge() -> None:

@@ -305,7 +305,7 @@ def _roll(p: Pass, model: Model) -> None:
     kept = p.kept.get(model.name, [])
     if not any(r.drift for r in kept):
         return
-    old = roll.surplus(model, kept)
+    old = roll.surplus(p.state, model, kept)
     if old is not None:
         why = f"{old.drift}; its replacement is ready"
         p.actions.append(_drain(old, _stoppable(old.members), "drift", why))

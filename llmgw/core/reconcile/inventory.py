@@ -111,7 +111,8 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
     """A record its agent cannot read is the one we knew under that name: unreadable is not absent (A39).
 
     Its file's name tells the shard and mostly the incarnation, never what it holds. Attempt and port stay as reported,
-    for the agent's digest is made of them; the port that we know is held beside it.
+    for the agent's digest is made of them; the port that we know is held beside it. It is routed no more: had its
+    process been found by its markers, it would not be unreadable.
     """
     if report.state != "unknown" or report.model:
         return report
@@ -131,6 +132,7 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
         attempt=report.attempt,
         port=report.port,
         ports=ports,
+        endpoint="",
     )
 
 
