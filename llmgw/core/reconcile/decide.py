@@ -16,7 +16,7 @@ from llmgw.core.place import NoRoom, Placement, counted, place
 from llmgw.core.reconcile.guard import guarded
 from llmgw.core.reconcile.settle import waiting_for
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import TERMINAL
+from llmgw.core.types.messages import STARTING, TERMINAL
 from llmgw.core.types.plan import (
     Action,
     DrainReplica,
@@ -47,6 +47,11 @@ class Pass:
         for r in found.replicas:
             if r.kept and r.state != "draining":
                 self.kept.setdefault(r.model, []).append(r)
+        #: what has ended of each incarnation, as far as its records are there
+        self.over: dict[str, list[Shard]] = {}
+        for v in found.verdicts:
+            if v.verdict in ("terminal", "forget"):
+                self.over.setdefault(v.shard.incarnation, []).append(v.shard)
         self._held: dict[str, Held] | None = None
         self._verdicts: dict[tuple[str, str, int], Verdict] | None = None
 
@@ -123,7 +128,7 @@ def _end(p: Pass) -> None:
         elif not r.kept:
             _loser(p, r, members)
         elif r.have < r.want and not r.held:
-            _short(p, r, members)
+            _incomplete(p, r, members)
     _second_shards(p)
 
 
@@ -177,6 +182,28 @@ def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
         p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
     elif any(k.incarnation == r.rival and k.complete_and_ready for k in p.survey.replicas):
         p.actions.append(_drain(r, members, reason, verdict.why))
+
+
+def _incomplete(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
+    """A group that lacks a rank: broken for good, or not all heard yet."""
+    ended = [s for s in p.over.get(r.incarnation, ()) if s.rank < r.want]
+    if ended:
+        _broken(p, r, members, ended[0])
+    else:
+        _short(p, r, members)
+
+
+def _broken(p: Pass, r: Replica, members: tuple[Shard, ...], gone: Shard) -> None:
+    """A group of which one has ended is one world that is over (F77): the rest goes at once, to start anew together.
+
+    Not while another member still starts: slow peers must not set off restart storms (A34, F78); how often in all, the
+    failures of the model say.
+    """
+    if any(s.report.state in STARTING for s in members):
+        return
+    said = "the agent does not run it" if gone.missing else gone.report.error or "it has ended"
+    why = f"rank {gone.rank} on {gone.node} is gone ({said}); the group restarts together"
+    p.actions.append(_stop(r, members, "not_running", why, 0.0))
 
 
 def _short(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
@@ -337,14 +364,23 @@ def _sleep(p: Pass, model: Model) -> None:
 
 
 def acknowledged(state: State) -> tuple[Shard, ...]:
-    """Ended shards whose record the agent may delete: their end is in our picture, or an operator cleared it."""
-    recorded = {f.incarnation for failures in state.failures.values() for f in failures}
-    return tuple(
+    """Ended shards whose record the agent may delete: their end is in our picture, or an operator cleared it.
+
+    Of a group not before the others have ended: it is the fact that ends them (A34).
+    """
+    over = [
         s
         for node in state.nodes.values()
         if node.usable
         for s in node.shards
-        if s.report.state in TERMINAL
-        and not s.missing
-        and not (s.report.gave_up and s.incarnation in recorded)
+        if s.report.state in TERMINAL and not s.missing
+    ]
+    if not over:
+        return ()
+    recorded = {f.incarnation for failures in state.failures.values() for f in failures}
+    alive = {s.incarnation for n in state.nodes.values() for s in n.shards if s.holds}
+    return tuple(
+        s
+        for s in over
+        if s.incarnation not in alive and not (s.report.gave_up and s.incarnation in recorded)
     )

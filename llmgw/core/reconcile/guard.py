@@ -23,8 +23,8 @@ from llmgw.core.types.state import State
 
 #: One pass may end so many running replicas, or this share of them, without anybody having asked.
 FEW, SHARE = 2, 0.30
-#: Ends that somebody asked for, or that on-demand models come to every day.
-EXPECTED = ASKED | {"idle"}
+#: Ends that somebody asked for, that on-demand models come to every day, or that are over with what died (A34).
+EXPECTED = ASKED | {"idle", "not_running"}
 
 
 def guarded(
