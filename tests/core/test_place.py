@@ -182,9 +182,9 @@ def test_with_no_node_at_all_that_is_the_reason() -> None:
     assert refusal(need()) == "no node is registered"
 
 
-def test_multi_node_profiles_wait_until_their_starts_are_built() -> None:
-    why = refusal(need(nodes=2), node("box1"), node("box2"))
-    assert why == "needs 2 nodes, multi-node starts are not supported yet"
+def test_workers_first_waits_until_it_is_built() -> None:
+    why = refusal(need(nodes=2, start_order="workers_first"), node("box1"), node("box2"))
+    assert why == "needs its workers first, which is not supported yet"
 
 
 def test_any_fabric_is_no_condition_for_one_node_and_a_named_one_is() -> None:

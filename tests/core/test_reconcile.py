@@ -130,11 +130,11 @@ def test_min_2_starts_two_where_two_nodes_can() -> None:
     assert plan.actions[1].why.startswith("min 2, 1 running; ")
 
 
-def test_multi_node_starts_wait() -> None:
+def test_a_group_is_one_start() -> None:
     cat = catalog(model("deep", profile(nodes=2), low=1))
-    plan = plan_of(cat, node("box1"), node("box2"))
-    assert actions(plan) == ["wait deep"]
-    assert "needs 2 nodes, multi-node starts are not supported yet" in plan.actions[0].why
+    (start,) = plan_of(cat, node("box1"), node("box2")).actions
+    assert isinstance(start, StartReplica)
+    assert [(s.rank, s.node) for s in start.spots] == [(0, "box1"), (1, "box2")]
 
 
 def test_work_in_flight_is_held_and_not_started_twice() -> None:

@@ -170,6 +170,8 @@ class Peer(Struct, frozen=True, kw_only=True):
     address: str
     fabric_address: str = ""
     port: int = 0
+    #: of the leader: where the ranks meet
+    group_port: int = 0
 
 
 class Token(Struct, frozen=True):

@@ -87,6 +87,10 @@ class Spot(Struct, frozen=True, kw_only=True):
     rank: int = 0
     gpus: tuple[str, ...] = ()
     port: int = 0
+    #: of the leader of a group: where its ranks meet
+    group_port: int = 0
+    fabric: str = ""
+    hcas: tuple[str, ...] = ()
 
 
 class StartReplica(Struct, frozen=True, kw_only=True, tag=True):
