@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: venv engine model test check fmt docs demo lock clean preflight
+.PHONY: venv engine model test check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -48,6 +48,10 @@ test: venv engine
 
 demo: venv engine model
 	$(BIN)/python -m scripts.demo
+
+# What it costs, as ratios; asserts nothing.
+bench: venv
+	$(BIN)/python -m bench.adopt
 
 fmt: venv
 	$(BIN)/ruff check --quiet --fix-only .

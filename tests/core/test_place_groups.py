@@ -75,6 +75,12 @@ def test_any_fabric_of_nodes_that_have_none_in_common() -> None:
     assert "box1: is not on fabric any" in answer.why
 
 
+def test_the_fabric_that_comes_nearest_is_told() -> None:
+    there = (wired("box1", "ib0"), wired("box2", "ib0"), wired("box3", "ib1"))
+    answer = asked(deep(fabric="any", nodes=3), *there)
+    assert answer.why == "2 of 3 nodes fit; box3: is not on fabric ib0"
+
+
 def test_a30_adapters_go_to_one_shard() -> None:
     m = deep(fabric="ib0", gpu_memory_bytes=8 * GIB)
     there = [wired(f"box{n}", "ib0", hcas=("mlx5_0",)) for n in (1, 2)]
