@@ -57,15 +57,18 @@ class Given:
         self._path = path
 
     def _lookup(self, key: str) -> tuple[Any, str]:
-        flag = self._flags.get(key)
-        if flag not in (None, (), [], False):
-            return flag, f"--{key.replace('_', '-')}"
+        if self.flag(key):
+            return self._flags[key], f"--{key.replace('_', '-')}"
         name = f"LLMGW_{key.upper()}"
         if self._env.get(name, "").strip():
             return self._env[name].strip(), name
         if key in self._file:
             return self._file[key], f"{key} in {self._path}"
         return None, ""
+
+    def flag(self, key: str) -> bool:
+        """Whether it was named on the command line itself."""
+        return self._flags.get(key) not in (None, (), [], False)
 
     def text(self, key: str, default: str) -> str:
         value, where = self._lookup(key)

@@ -1,6 +1,7 @@
 """Named points at which the agent kills itself, for tests of crash-safety: `LLMGW_CRASH_AT=NAME` or `NAME:COUNT`.
 
-Dies as `kill -9` does: no clean-up, no flush. Without the variable every call is a look into an empty dict.
+Dies as `kill -9` does, after one line that says where: no clean-up, no flush. Without the variable every call is a look
+into an empty dict. May not do anything else.
 """
 
 from __future__ import annotations
@@ -8,25 +9,69 @@ from __future__ import annotations
 import os
 import signal
 
-#: Before and after each effect, and where the order of two steps matters besides.
-EFFECTS = ("StoreToken", "WriteRecord", "DeleteRecord", "Spawn", "Signal", "Look", "Measure")
+from llmgw.core.types.node import Effect, Signal, WriteRecord
+from llmgw.errors import UsageError
+
+#: What a journal write is about, and which signal is sent: each of these is a boundary of its own.
+WRITES = ("intent", "started", "change", "exit")
+SIGNALS = ("TERM", "KILL")
+#: Every effect that touches the disk, a process or the world outside has a point before and one after it.
+EFFECTS = (
+    "StoreToken",
+    "WriteRecord",
+    *(f"WriteRecord-{kind}" for kind in WRITES),
+    "DeleteRecord",
+    "Spawn",
+    "Signal",
+    *(f"Signal-{name}" for name in SIGNALS),
+    "Look",
+    "Measure",
+    "Identify",
+)
+#: In the order in which a life passes them.
 POINTS = (
+    # a start: the state dir, the identity, the journal, re-attach
+    "after-lock",
+    "before-identity",
+    "after-identity",
+    "record-set-aside",
+    "after-load",
+    "reattach-half",
+    "after-reattach",
+    "after-boot",
+    # the talk with control
+    "before-register",
+    "after-register",
+    "ports-looked-at",
+    "before-order",
+    "before-applied",
+    "after-applied",
+    "before-told",
+    "after-told",
+    # effects, and where the order of two steps inside one matters
     *(f"{when}-{effect}" for effect in EFFECTS for when in ("before", "after")),
     "journal-before-rename",
-    "before-register",
-    "before-applied",
+    "log-moved",
+    "log-copied",
+    "after-reap",
 )
 
 
-def _wanted() -> dict[str, int]:
-    name, _, count = os.environ.get("LLMGW_CRASH_AT", "").partition(":")
-    if name and name not in POINTS:
-        msg = f"LLMGW_CRASH_AT={name}: no such point; there are {', '.join(POINTS)}"
-        raise SystemExit(msg)
-    return {name: int(count or 1)} if name else {}
+def wanted(text: str) -> dict[str, int]:
+    """The point and the passing at which to die; a name that nobody passes would test nothing, so it is refused."""
+    name, colon, count = text.partition(":")
+    if not name:
+        return {}
+    if name not in POINTS:
+        msg = f"LLMGW_CRASH_AT={text}: the agent has no such point"
+        raise UsageError(msg, f"it has {', '.join(POINTS)}")
+    if colon and not (count.isdecimal() and int(count)):
+        msg = f"LLMGW_CRASH_AT={text}: {count!r} is not a count of passings"
+        raise UsageError(msg, f"write {name}:2 for the second")
+    return {name: int(count or 1)}
 
 
-_left = _wanted()
+_left = wanted(os.environ.get("LLMGW_CRASH_AT", ""))
 
 
 def here(point: str) -> None:
@@ -34,4 +79,29 @@ def here(point: str) -> None:
     if point in _left:
         _left[point] -= 1
         if not _left[point]:
+            os.write(2, f"crash point {point}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def around(when: str, effect: Effect) -> None:
+    """`here` of the effect's kind, and of what it is about."""
+    if _left:
+        name = type(effect).__name__
+        here(f"{when}-{name}")
+        match effect:
+            case WriteRecord():
+                here(f"{when}-{name}-{kind_of(effect)}")
+            case Signal():
+                here(f"{when}-{name}-{effect.name}")
+            case _:
+                pass
+
+
+def kind_of(effect: WriteRecord) -> str:
+    """An attempt about to be spawned, one just spawned, one that is over (or its tear-down begun), or anything else."""
+    record = effect.record
+    if record.intent:
+        return "intent"
+    if record.ended or record.ending:
+        return "exit"
+    return "started" if record.state == "starting" else "change"

@@ -6,6 +6,7 @@ One reading at a time, in a thread: NVML may block for seconds, and the loop mus
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 
 from llmgw.agent import ports, process
@@ -29,11 +30,12 @@ class Devices:
     def seen(self, records: Mapping[Key, Record], known: Mapping[Key, process.Pids]) -> GpusSeen:
         """The last reading as a fact: its GPUs, and who uses them that is none of ours."""
         ours = {r.pid for r in records.values() if r.pid}
-        members = {pid for pids in known.values() for pid in pids}
+        holding = {key for key, r in records.items() if not r.ended}
+        members = {pid for key in holding for pid in known.get(key, {})}
         strange = [
             use
             for use in self.last.uses
-            if use.pid not in ours | members and not self._ours(use.pid, ours)
+            if use.pid not in ours | members and not self._ours(use.pid, ours, holding)
         ]
         return GpusSeen(self.last.gpus, tuple(_foreign(strange)))
 
@@ -54,18 +56,25 @@ class Devices:
         found = [u.memory_bytes for u in self.last.uses if u.pid in mine]
         return sum(found) if found else None
 
-    def _ours(self, pid: int, leaders: set[int]) -> bool:
-        """By its session, or by its markers. What /proc does not have (another pid namespace, just gone) is nobody."""
-        stat = process.read_stat(pid)
-        if stat is None or stat.sid in leaders:
-            return True
-        return process.marked_as(process.environ(pid), self.node_id) is not None
+    def _ours(self, pid: int, leaders: set[int], holding: set[Key]) -> bool:
+        """By its session, or by the markers of a shard that still holds: what an operator released is a stranger (A70).
+
+        What /proc does not have (another pid namespace, just gone) is nobody; what it does not show is a stranger's.
+        """
+        try:
+            stat = process.read_stat(pid)
+            if stat is None or stat.sid in leaders:
+                return True
+            return process.marked_as(process.environ(pid), self.node_id) in holding
+        except OSError:
+            return False
 
 
 def _foreign(uses: list[Use]) -> Iterable[Foreign]:
-    listening = (
-        {s.inode: s.port for s in ports.sockets() if s.state == ports.LISTEN} if uses else {}
-    )
+    listening = {}
+    if uses:
+        with contextlib.suppress(OSError):  # its port is for people
+            listening = {s.inode: s.port for s in ports.sockets() if s.state == ports.LISTEN}
     for use in uses:
         port = next((listening[i] for i in ports.inodes(use.pid) if i in listening), None)
         yield Foreign(

@@ -1,11 +1,13 @@
 """Who this agent is: a random node id in the state dir, bound to the machine; one agent per state dir.
 
 The lock is the proof that the agent before is dead (F51, F52). A cloned disk brings its id along: another machine-id
-makes a new node id, and the other machine's records are put aside, never adopted (F53). May not look at any process.
+makes a new node id, and the other machine's records are put aside, never adopted (F53). The id is kept twice: engines
+carry it, and a new one would leave them unmanaged. May not look at any process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -19,11 +21,16 @@ from typing import IO, NamedTuple, Self
 import structlog
 
 from llmgw import wire
+from llmgw.agent import crash
 from llmgw.agent.disk import write_durably
+from llmgw.core.supervise.claims import ID
 from llmgw.errors import LlmgwError
 
 log = structlog.get_logger()
 MACHINE_ID = Path("/etc/machine-id")
+FILE = "identity.json"
+#: With the records, so that it goes wherever they go.
+COPY = "records/identity.copy"
 
 
 class StateDirError(LlmgwError):
@@ -76,7 +83,7 @@ class Identity(NamedTuple):
     instance: str
     boot_before: str
     machine_id: str
-    path: Path
+    state_dir: Path
     lock: Lock
 
     def remember_boot(self, boot_id: str) -> str:
@@ -88,9 +95,9 @@ class Identity(NamedTuple):
         if boot_id == self.boot_before:
             return ""
         try:
-            _write(self.path, self.node_id, self.machine_id, boot_id)
+            _write(self.state_dir, self.node_id, self.machine_id, boot_id)
         except OSError as e:
-            return f"{self.path} could not be written: {e.strerror or e}"
+            return f"{self.state_dir / FILE} could not be written: {e.strerror or e}"
         return ""
 
 
@@ -121,12 +128,13 @@ def _locked(state_dir: Path) -> Lock:
         raise StateDirError(msg, hint) from None
     # Over what is there: an emptied file may find no room again on a full disk.
     os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
+    crash.here("after-lock")
     return Lock(file)
 
 
 def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
-    path = state_dir / "identity.json"
-    known = _read(path)
+    first, copy = _read(state_dir / FILE), _read(state_dir / COPY)
+    known = first or copy
     node_id = known.get("node_id", "")
     if node_id and known.get("machine_id", "") != machine_id:
         aside = state_dir / f"records.of-{node_id}"
@@ -139,32 +147,49 @@ def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
             (state_dir / "records").rename(aside)
         (state_dir / "token.json").unlink(missing_ok=True)
         node_id = ""
+    if not first and (state_dir / FILE).exists():
+        (state_dir / FILE).replace(state_dir / "identity.unreadable")
     if not node_id:
         node_id = secrets.token_hex(16)
-        _write(path, node_id, machine_id, "")
+        _write(state_dir, node_id, machine_id, "")
         known = {}
+    elif first != copy:
+        log.info("the node id is written twice again", node_id=node_id)
+        with contextlib.suppress(OSError):  # a full disk: the next start finds the one that is left
+            _write(state_dir, node_id, machine_id, known["boot_id"])
     lock.claim(node_id, state_dir)
     boot_before = known.get("boot_id", "")
-    return Identity(node_id, str(uuid.uuid4()), boot_before, machine_id, path, lock)
+    return Identity(node_id, str(uuid.uuid4()), boot_before, machine_id, state_dir, lock)
 
 
 def _read(path: Path) -> dict[str, str]:
-    """What is known; {} where nothing is, or where a power cut left no sense: then this is a new node."""
+    """{} where there is none, or where a power cut left no sense in it. The id becomes a name: it is looked at."""
     try:
-        return wire.decode(path.read_bytes(), dict[str, str])
-    except FileNotFoundError:
+        known = wire.decode(path.read_bytes(), dict[str, str])
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except wire.WireError as e:
-        log.warning(
-            "identity file is unreadable, a new node id is made", path=str(path), error=str(e)
-        )
-        path.replace(path.with_suffix(".unreadable"))
+        log.warning("an identity file is unreadable", path=str(path), error=str(e))
         return {}
+    if not ID.fullmatch(known.get("node_id", "")):
+        log.warning("an identity file has no node id", path=str(path))
+        return {}
+    return {name: known.get(name, "") for name in ("node_id", "machine_id", "boot_id")}
 
 
-def _write(path: Path, node_id: str, machine_id: str, boot_id: str) -> None:
-    known = {"node_id": node_id, "machine_id": machine_id, "boot_id": boot_id}
-    write_durably(path, wire.encode(known))
+def _write(state_dir: Path, node_id: str, machine_id: str, boot_id: str) -> None:
+    known = wire.encode({"node_id": node_id, "machine_id": machine_id, "boot_id": boot_id})
+    crash.here("before-identity")
+    write_durably(state_dir / FILE, known)
+    crash.here("after-identity")
+    copy = state_dir / COPY
+    try:
+        copy.parent.mkdir(mode=0o700, exist_ok=True)
+        temp = copy.with_name(f"{copy.name}.new")
+        temp.write_bytes(known)  # not synced: a power cut spoils one of the two at most
+        temp.replace(copy)
+    except OSError as e:
+        log.warning("the copy of the identity file cannot be written", path=str(copy), error=str(e))
 
 
 def _machine_id() -> str:

@@ -17,15 +17,17 @@ import structlog
 from msgspec.structs import replace
 
 from llmgw import wire
+from llmgw.agent import crash
 from llmgw.agent.disk import remove_durably, sync_dir, write_durably
-from llmgw.core.supervise.claims import ID
-from llmgw.core.types.messages import EPOCH_END, Start, Token
+from llmgw.core.supervise.claims import ID, SHARD
+from llmgw.core.types.messages import EPOCH_END, SHARD_STATES, Start, Token
 from llmgw.core.types.node import Key, Record
+from llmgw.wire.unknown import merged, unknown
 
 log = structlog.get_logger()
 #: Version of the record file. A file of a higher one is not guessed at: it counts as unreadable.
 FORMAT = 1
-SUFFIX, ASIDE = ".json", ".unreadable"
+SUFFIX, ASIDE, RELEASED = ".json", ".unreadable", ".released"
 _NAMES = frozenset(f.encode_name for f in msgspec.structs.fields(Record)) - {"watch", "extra"}
 
 
@@ -38,31 +40,62 @@ class Journal:
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "records"
         self.token_path = state_dir / "token.json"
+        #: by what they are taken for: their names may be anything
+        self._aside: dict[Key, list[Path]] = {}
         self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def write(self, record: Record) -> None:
         plain = msgspec.to_builtins(record)
         del plain["watch"]
-        whole = {**plain.pop("extra"), **plain, "format": FORMAT}
+        extra = plain.pop("extra")
+        whole = merged(plain, extra) | {"format": FORMAT}
         write_durably(self._path(record.key), wire.encode(whole))
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, *, released: bool = False) -> None:
+        """Gone for good; of what was released a note stays for as long as its processes may (`released`)."""
         path = self._path(key)
-        path.with_suffix(ASIDE).unlink(missing_ok=True)
+        if released and path.exists():
+            path.replace(path.with_suffix(RELEASED))
+        for aside in (*self._aside.pop(key, ()), path.with_suffix(ASIDE)):
+            aside.unlink(missing_ok=True)
         path.with_name(f"{path.name}.new").unlink(missing_ok=True)
         remove_durably(path)
+
+    def released(self, boot_id: str) -> frozenset[Key]:
+        """Shards that were released by hand in this boot; of earlier boots nothing is left, so no note either."""
+        keys = set()
+        for path in self.folder.glob(f"*{RELEASED}"):
+            try:
+                record = _record(path.read_bytes())
+            except (wire.WireError, OSError) as e:
+                log.warning(
+                    "a note of a released shard is unreadable", file=str(path), error=str(e)
+                )
+                continue
+            if record.boot_id == boot_id:
+                keys.add(record.key)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return frozenset(keys)
 
     def store_token(self, token: Token) -> None:
         write_durably(self.token_path, wire.encode(token))
 
     def load(self, boot_before: str = "") -> Loaded:
         """Everything; a bad file spoils itself only, and is of the boot `boot_before` at the latest."""
+        for path in self.folder.glob(f"*{SUFFIX}.new"):
+            with contextlib.suppress(OSError):  # never renamed: nothing was done on its strength
+                path.unlink()
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             self._checked(path)
         sync_dir(self.folder)
         good = [_record(path.read_bytes()) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
         have = {r.key for r in good}
-        bad = [_unreadable(p, boot_before) for p in sorted(self.folder.glob(f"*{ASIDE}"))]
+        bad = []
+        for path in sorted(self.folder.glob(f"*{ASIDE}")):
+            bad.append(_unreadable(path, boot_before))
+            self._aside.setdefault(bad[-1].key, []).append(path)
         return Loaded((*good, *(r for r in bad if r.key not in have)), self._token())
 
     def _checked(self, path: Path) -> None:
@@ -74,6 +107,7 @@ class Journal:
         if wrong:
             aside = path.with_suffix(ASIDE)
             path.replace(aside)
+            crash.here("record-set-aside")
             said = "a record is unreadable: its shard is held as unknown, the file is kept"
             log.error(said, file=str(aside), error=wrong)
 
@@ -113,21 +147,24 @@ def _record(raw: bytes) -> Record:
     except msgspec.ValidationError as e:
         raise wire.WireError(str(e)) from e
     start = record.start
-    if not (ID.fullmatch(start.replica) and start.shard == f"{start.replica}/{start.rank}"):
+    if not (SHARD.fullmatch(start.shard) and start.shard == f"{start.replica}/{start.rank}"):
         msg = f"shard {start.shard!r} of {start.replica!r} is no name"
         raise wire.WireError(msg)
-    extra = {k: v for k, v in plain.items() if k not in _NAMES and k != "format"}
-    return replace(record, extra=extra)
+    mine = {k: v for k, v in msgspec.to_builtins(record).items() if k in _NAMES}
+    extra = unknown({k: v for k, v in plain.items() if k != "format"}, mine)
+    # A state of a newer agent: re-attach finds out what it is today.
+    state = record.state if record.state in SHARD_STATES else "unknown"
+    return replace(record, state=state, extra=extra)
 
 
 def _unreadable(path: Path, boot_before: str) -> Record:
     """As much as the name of the file tells."""
     replica, rank, incarnation = (*path.stem.split("@"), "", "", "")[:3]
-    number = int(rank) if rank.isdecimal() else 0
-    if not (ID.fullmatch(replica) and (ID.fullmatch(incarnation) or not incarnation)):
+    shard = f"{replica}/{rank or 0}"
+    if not (SHARD.fullmatch(shard) and (ID.fullmatch(incarnation) or not incarnation)):
         # Not named by us: no name to look for logs by, or to tell control.
-        replica = f"unreadable-{zlib.crc32(os.fsencode(path.name)):08x}"
-        incarnation = ""
+        replica, rank, incarnation = f"unreadable-{zlib.crc32(os.fsencode(path.name)):08x}", "", ""
+    number = int(rank or 0)
     return Record(
         start=Start(
             shard=f"{replica}/{number}",

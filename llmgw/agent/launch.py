@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler
 from llmgw.core.types.messages import Start
 from llmgw.core.types.node import NodeFacts, Record
@@ -51,7 +52,7 @@ def prepare(record: Record, facts: NodeFacts, fill: Filler) -> Prepared:
     fill.values = {**fill.values, "weights": weights}
     argv = tuple(fill(word) for word in start.command)
     wanted = {name: fill(value) for name, value in start.env.items()}
-    env = {**inherited(os.environ), **wanted, **markers(record, facts)}
+    env = {**inherited(os.environ), **wanted, **markers(record, facts), **written(record, artefact)}
     return Prepared(argv, _executable(argv[0], env, start, facts.node), env, artefact)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -31,10 +32,15 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.node import AgentState, Event, Key, Session, SessionOpened
 from llmgw.errors import LlmgwError
+from llmgw.wire.unknown import unknown
 
 log = structlog.get_logger()
 BACKOFF_S, BACKOFF_CAP_S = 0.25, 5.0
 CALL_S, POLL_S = 10.0, 40.0
+#: While control's picture stays another whatever is reported, a complete report is sent ever more rarely.
+DISPUTE_S, DISPUTE_CAP_S = 5.0, 600.0
+#: After a poll that control answered at once with nothing (it is on its way out): not again and again in between.
+UNHELD_S = 1.0
 _jitter = secrets.SystemRandom()
 
 
@@ -45,7 +51,7 @@ class Owner(Protocol):
     def state(self) -> AgentState: ...
     def post(self, event: Event) -> None: ...
     async def snapshot(self, control: str) -> NodeReport: ...
-    async def obey(self, control: str, command: Command) -> None: ...
+    async def obey(self, control: str, command: Command, extra: dict[str, Any]) -> None: ...
 
 
 class TalkError(LlmgwError):
@@ -90,6 +96,10 @@ class Link:
         self.state = "connecting"
         self.said = self.again = ""
         self.failures = 0
+        self.disputes = 0
+        self.disputed_until_s = 0.0
+        self.dispute_said = False
+        self.pause_s: Callable[[int], float] = back_off_s
         self.seq = 0
         self.count = 0
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -124,9 +134,8 @@ class Link:
                 except (httpx.HTTPError, LlmgwError, OSError) as e:
                     self._down(e)
                 if not self.again:
-                    most = min(BACKOFF_CAP_S, BACKOFF_S * 2**self.failures)
-                    self.failures = min(self.failures + 1, 10)
-                    await asyncio.sleep(_jitter.uniform(0.0, most))
+                    await asyncio.sleep(self.pause_s(self.failures))
+                    self.failures += 1
 
     def _down(self, error: Exception) -> None:
         """One line an outage, not one a try."""
@@ -151,6 +160,7 @@ class Link:
         crash.here("before-register")
         answer = await self._post("/agent/v1/register", wire.encode(report))
         said = wire.decode(answer, Registered)
+        crash.here("after-register")
         self.session = Session(
             session=said.session,
             epoch=said.epoch,
@@ -171,13 +181,20 @@ class Link:
         self.offer()
 
     async def _talk(self) -> None:
-        """Both directions until one of them fails."""
+        """Both directions until one of them fails.
+
+        No TaskGroup: up to Python 3.12 it forgets a cancellation that meets a failure, and the agent never ended.
+        """
+        both = [asyncio.ensure_future(self._commands()), asyncio.ensure_future(self._events())]
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._commands())
-                both.create_task(self._events())
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.wait(both)
+        failed = [e for t in both if not t.cancelled() and (e := t.exception()) is not None]
+        if failed:
+            raise failed[0]
 
     # ------------------------------------------------ commands
 
@@ -186,11 +203,14 @@ class Link:
             session = self.session
             assert session is not None
             query = {"session": session.session, "after": self.seq}
+            began = time.monotonic()
             raw = await self._call("GET", "/agent/v1/commands", params=query, timeout=POLL_S)
             said = wire.decode(raw, Polled)
             self._leadership(session, said)
-            for plain in said.commands:
+            for plain in sorted(said.commands, key=_seq):
                 await self._obey(plain)
+            if not said.commands and time.monotonic() - began < UNHELD_S:
+                await asyncio.sleep(UNHELD_S)
 
     async def _obey(self, plain: dict[str, Any]) -> None:
         """One command; one of a newer control that this agent does not know is refused, not choked on."""
@@ -200,11 +220,13 @@ class Link:
             self._not_understood(plain, str(e))
             return
         if command.seq > self.seq:
-            await self.owner.obey(self.url, command)
+            newer = unknown(plain, msgspec.to_builtins(command))
+            await self.owner.obey(self.url, command, newer)
             self.seq = command.seq
+            crash.here("after-applied")
 
     def _not_understood(self, plain: dict[str, Any], error: str) -> None:
-        seq = plain["seq"] if isinstance(plain.get("seq"), int) else self.seq
+        seq = _seq(plain) or self.seq
         refusal = Refusal(
             seq=seq,
             shard=str(plain.get("shard", "")),
@@ -255,6 +277,7 @@ class Link:
         box.changed.clear()
         box.gone.clear()
         box.refused.clear()
+        crash.here("before-told")
         try:
             answer = await self._post("/agent/v1/events", wire.encode(events))
         except BaseException:
@@ -262,10 +285,30 @@ class Link:
             box.gone |= gone
             box.refused[:0] = refused
             raise
-        if not wire.decode(answer, EventsReply).match:
-            why = "control's picture of this node differs"
-            raise OverError(why)
-        self.failures = 0
+        crash.here("after-told")
+        if wire.decode(answer, EventsReply).match:
+            self.failures = self.disputes = 0
+            self.disputed_until_s, self.dispute_said = 0.0, False
+        else:
+            self._dispute(asked=bool(refused))
+
+    def _dispute(self, *, asked: bool) -> None:
+        """Control's picture is another, or it asks for our epoch: registers again, which should settle it.
+
+        What it does not settle (another version reads a field otherwise) must not cost a session every few seconds:
+        commands die with it.
+        """
+        now = time.monotonic()
+        if not asked and now < self.disputed_until_s:
+            if not self.dispute_said:
+                words = "control's picture of this node stays another, whatever is reported"
+                log.warning(words, control=self.url)
+            self.dispute_said = True
+            return
+        self.disputes += 1
+        self.disputed_until_s = now + min(DISPUTE_CAP_S, DISPUTE_S * 2 ** min(self.disputes, 10))
+        why = "control's picture of this node differs"
+        raise OverError(why)
 
     # ------------------------------------------------ calls
 
@@ -281,10 +324,22 @@ class Link:
             raise OverError(message or "control does not know this session")
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             message = f"control {self.url} refuses this agent ({answer.status_code}): {message}"
-            hint = "set LLMGW_NODE_TOKEN to the one that control was started with"
+            if answer.status_code == httpx.codes.UNAUTHORIZED:
+                hint = "set LLMGW_NODE_TOKEN to the one that control was started with"
         else:
             message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
         raise TalkError(message, hint, code=code)
+
+
+def _seq(plain: dict[str, Any]) -> int:
+    """A higher number makes lower ones heard: they are taken in this order, whichever they came in."""
+    seq = plain.get("seq")
+    return seq if isinstance(seq, int) else 0
+
+
+def back_off_s(failures: int) -> float:
+    """Full jitter, so that a fleet does not come back in step."""
+    return _jitter.uniform(0.0, min(BACKOFF_CAP_S, BACKOFF_S * 2 ** min(failures, 10)))
 
 
 def is_url(text: str) -> bool:

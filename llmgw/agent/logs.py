@@ -11,6 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
+from llmgw.agent import crash
 from llmgw.core.types.node import Key, Record
 
 #: Past this size a log is moved into `.1` by copying; the engine goes on writing to the emptied file (it appends).
@@ -43,6 +44,7 @@ class Logs:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if path.exists() and path.stat().st_size:
             path.replace(self.previous(shard))
+            crash.here("log-moved")
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def tail(self, shard: str, size_bytes: int, *, previous: bool = False) -> str:
@@ -84,6 +86,7 @@ class Logs:
                     left = LOG_MAX_BYTES
                     while left and (size := os.sendfile(kept.fileno(), log.fileno(), None, left)):
                         left -= size
+                crash.here("log-copied")
                 os.truncate(path, 0)
 
     def prune(self, records: dict[Key, Record]) -> None:

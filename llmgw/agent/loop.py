@@ -7,13 +7,15 @@ journaled is not done: a command is refused, its effects are not performed. May 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from llmgw.agent import crash, ports, reattach
 from llmgw.agent.journal import Journal
@@ -74,6 +76,8 @@ class Loop:
         self.links: dict[str, Link] = {}
         self.performer: Performer | None = None
         self.unsaved: set[Key] = set()
+        #: the token on the disk: the one in the state until a write of it failed
+        self.stored = state.token
         self.beat_s = 0.0
         self.on_beat: Callable[[], None] = lambda: None
 
@@ -88,15 +92,17 @@ class Loop:
         self.queue.put_nowait(Snapshot(control, answer))
         return await answer
 
-    async def obey(self, control: str, command: Command) -> None:
-        """Returns when the command is journaled, or refused."""
+    async def obey(self, control: str, command: Command, extra: dict[str, Any]) -> None:
+        """Returns when the command is journaled, or refused. `extra`: fields of it that a newer control sent (F56)."""
         wanted = (command.port, *command.ports.values()) if isinstance(command, Start) else ()
         event = CommandReceived(
             command=command,
             control=control,
             ports_busy=ports.busy(p for p in wanted if p in PORTS),
             fresh_key=secrets.token_hex(32),
+            extra={"start": extra} if extra else {},
         )
+        crash.here("ports-looked-at")
         applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue.put_nowait(Order(event, applied))
         await applied
@@ -108,6 +114,7 @@ class Loop:
         self.performer = performer
         for record in unidentified(self.state):
             self.feed(performer.identify(record, survey))
+            crash.here("reattach-half")
 
     async def run(self) -> None:
         while True:
@@ -131,6 +138,7 @@ class Loop:
                 if not item.answer.done():
                     item.answer.set_result(node_report(self.state, for_register=True))
             case Order():
+                crash.here("before-order")
                 self.feed(item.event)
                 crash.here("before-applied")
                 if not item.applied.done():
@@ -148,17 +156,21 @@ class Loop:
             except ImpossibleTransitionError as e:
                 # its text is the record's story
                 log.critical("a bug: an event is dropped", kind=type(event).__name__, error=str(e))
+                if isinstance(event, CommandReceived):
+                    self._refuse(event, "bug", f"the agent's log has the details: {e}")
                 continue
             failed = self._make_durable(effects, event)
             if failed and isinstance(event, CommandReceived):
-                self._refuse(event, failed)
+                self._undo(effects)
+                why = f"the agent cannot write its journal: {failed}"
+                self._refuse(event, "cannot_journal", why)
                 continue
             self.state = state
             waiting.extend(self._perform_all(effects))
 
     def _make_durable(self, effects: tuple[Effect, ...], event: Event) -> str:
         """The journal first; what failed, or ""."""
-        for effect in effects:
+        for effect in (*self._owed(event), *effects):
             try:
                 self._durable(effect)
             except OSError as e:
@@ -170,23 +182,46 @@ class Loop:
                     self.unsaved.add(effect.record.key)
         return ""
 
+    def _owed(self, event: Event) -> tuple[StoreToken, ...]:
+        """A leader was met while its token could not be written: no order is taken before it is (F21)."""
+        token = self.state.token
+        late = isinstance(event, CommandReceived) and token is not None and token != self.stored
+        return (StoreToken(token),) if late and token is not None else ()
+
+    def _undo(self, effects: tuple[Effect, ...]) -> None:
+        """What was written of a command that is refused after all: a restart must not find it obeyed.
+
+        A token stays: who was told of a higher epoch obeys no lower one.
+        """
+        if any(isinstance(e, StoreToken) and e.token == self.stored for e in effects):
+            self.state = replace(self.state, token=self.stored)
+        for effect in effects:
+            if not isinstance(effect, WriteRecord | DeleteRecord):
+                continue
+            key = effect.record.key if isinstance(effect, WriteRecord) else effect.key
+            if key in self.state.records:
+                self.unsaved.add(key)
+            else:
+                with contextlib.suppress(OSError):
+                    self.journal.delete(key)
+
     def _durable(self, effect: Effect) -> None:
         if not isinstance(effect, StoreToken | WriteRecord | DeleteRecord):
             return
-        name = type(effect).__name__
-        crash.here(f"before-{name}")
+        crash.around("before", effect)
         match effect:
             case StoreToken():
                 self.journal.store_token(effect.token)
+                self.stored = effect.token
             case WriteRecord():
                 self.journal.write(effect.record)
                 self.unsaved.discard(effect.record.key)
             case DeleteRecord():
-                self.journal.delete(effect.key)
+                self.journal.delete(effect.key, released=effect.released)
                 self.unsaved.discard(effect.key)
             case _:
                 assert_never(effect)
-        crash.here(f"after-{name}")
+        crash.around("after", effect)
 
     def _perform_all(self, effects: tuple[Effect, ...]) -> list[Event]:
         answers = []
@@ -230,8 +265,8 @@ class Loop:
         """Effects on processes."""
         hands = self.performer
         assert hands is not None
-        name, record = type(effect).__name__, effect.record
-        crash.here(f"before-{name}")
+        record = effect.record
+        crash.around("before", effect)
         answer: Event | None = None
         match effect:
             case Spawn():
@@ -247,7 +282,7 @@ class Loop:
             case _:
                 assert_never(effect)
         if not isinstance(effect, Spawn):
-            crash.here(f"after-{name}")
+            crash.around("after", effect)
         return answer
 
     def _spawn(self, effect: Spawn) -> Event:
@@ -272,12 +307,10 @@ class Loop:
             link.outbox.refused.append(refusal)
             link.offer()
 
-    def _refuse(self, event: CommandReceived, failed: str) -> None:
+    def _refuse(self, event: CommandReceived, reason: str, why: str) -> None:
         shard, incarnation = target(event.command)
-        why = f"the agent cannot write its journal: {failed}"
-        seq = event.command.seq
         refusal = Refusal(
-            seq=seq, shard=shard, incarnation=incarnation, reason="cannot_journal", why=why
+            seq=event.command.seq, shard=shard, incarnation=incarnation, reason=reason, why=why
         )
         self._say_no(event.control, refusal)
 
@@ -286,9 +319,14 @@ class Loop:
         self.beat_s = time.monotonic() + HEARTBEAT_S
         for key in sorted(self.unsaved & self.state.records.keys()):
             self._make_durable((WriteRecord(self.state.records[key]),), Tick())
+        if self.state.token is not None and self.state.token != self.stored:
+            self._make_durable((StoreToken(self.state.token),), Tick())
         assert self.performer is not None
         self.performer.remember_trees(self.state.records)
-        self.performer.logs.bound(self.state.records)
+        try:
+            self.performer.logs.bound(self.state.records)
+        except OSError as e:  # a full disk must not end the agent
+            log.warning("a log cannot be cut", error=str(e))
         self.on_beat()
         for link in self.links.values():
             link.offer()

@@ -44,6 +44,7 @@ COMPUTE_LOG_BYTES = 256 * 1024
 #: What makes a start fail now and perhaps not later: no memory, no process, no descriptor, no space.
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 WATCH_AGAIN_S = 1.0
+NO_WORDS = "its command or environment, filled in, holds what no process can be given (a NUL?)"
 
 
 class Performer:
@@ -87,6 +88,8 @@ class Performer:
             error = f"{e.message} - {e.hint}" if e.hint else e.message
             said = redacted(error, frozenset(fill.secrets))
             return SpawnFailed(key=key, attempt=attempt, error=said, fatal=True)
+        except ValueError:  # a NUL out of a file, say; its words may hold the secret
+            return SpawnFailed(key=key, attempt=attempt, error=NO_WORDS, fatal=True)
         try:
             fd = self.logs.open_for_attempt(record.start.shard)
             try:
@@ -97,6 +100,8 @@ class Performer:
             error = f"{prepared.executable} cannot be started on {self.facts.node}: {e.strerror}"
             fatal = e.errno not in PASSING
             return SpawnFailed(key=key, attempt=attempt, error=error, fatal=fatal)
+        except ValueError:
+            return SpawnFailed(key=key, attempt=attempt, error=NO_WORDS, fatal=True)
         crash.here("after-Spawn")
         ticks = _ticks(child)
         if ticks is None:
@@ -163,10 +168,15 @@ class Performer:
     def _ended(self, record: Record) -> None:
         """Its session is looked at while the dead leader still keeps its number taken; then it is reaped."""
         self._unwatch(record.key)
-        self._tree(record, reattach.Survey(self.facts.node_id))
+        shard, said = record.start.shard, ""
+        try:
+            self._tree(record, reattach.Survey(self.facts.node_id))
+            said = redacted(self.logs.last_line(shard), self.secrets_of(record))
+        except OSError as e:  # its end is told all the same
+            log.warning("cannot look at what an engine left", shard=shard, error=str(e))
         child = self.children.pop(record.key, None)
         code = None if child is None else child.wait()
-        said = redacted(self.logs.last_line(record.start.shard), self.secrets_of(record))
+        crash.here("after-reap")
         self.post(Exited(key=record.key, attempt=record.attempt, code=code, last_line=said))
 
     # ------------------------------------------------ looking and signalling
@@ -215,10 +225,14 @@ class Performer:
     def remember_trees(self, records: dict[Key, Record]) -> None:
         """Now and then, so that the children of an engine that is not our child are known when it dies."""
         running = [r for r in records.values() if r.watch.verified and not r.watch.gone]
-        if running:
+        if not running:
+            return
+        try:
             survey = reattach.Survey(self.facts.node_id)
             for record in running:
                 self._tree(record, survey)
+        except OSError as e:  # the next time, then
+            log.warning("cannot look at the engines' processes", error=str(e))
 
     def identify(self, record: Record, survey: reattach.Survey | None = None) -> Identified:
         known = self.known.get(record.key, {})
@@ -255,8 +269,8 @@ class Performer:
                 if owner == "other":
                     owner, whose = ports.owner(start.port, host, self._members(record).alive)
                 compute = self._compute(record)
-            except OSError as e:
-                log.warning("cannot see whose listener it is", shard=start.shard, error=str(e))
+            except (OSError, ValueError) as e:  # its log may hold anything
+                log.warning("cannot see its listener or its log", shard=start.shard, error=str(e))
         self.post(
             Probed(
                 key=record.key,

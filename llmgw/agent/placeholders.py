@@ -63,7 +63,7 @@ class Filler:
             return self.environ[what]
         try:
             return Path(what).read_text().rstrip("\n")
-        except (OSError, UnicodeDecodeError) as e:
+        except (OSError, ValueError) as e:  # not text, or no path at all
             why = e.strerror if isinstance(e, OSError) else "not text"
             msg = f"${{{name}}}: {what} cannot be read: {why}"
             raise PlaceholderError(msg, "check the path and who may read it") from e
@@ -88,7 +88,8 @@ def values_of(
     start = record.start
     index = {g.uuid: str(g.index) for g in gpus}
     peers = sorted(start.peers, key=lambda p: p.rank)
-    leader = peers[0].address if peers else facts.address
+    leader = peers[0] if peers else None
+    meet = start.ports.get("group", 0) or (leader.group_port if leader else 0)
     fabric = facts.fabrics.get(start.fabric)
     return {
         "port": str(start.port),
@@ -100,9 +101,9 @@ def values_of(
         "rank": str(start.rank),
         "nodes": str(start.world_size),
         "is_leader": "true" if start.rank == 0 else "false",
-        "leader_addr": leader,
-        "group_port": str(start.ports.get("group", 0)),
-        "workers": ",".join(f"{p.address}:{p.port}" for p in peers if p.rank),
+        "leader_addr": leader.address if leader else facts.address,
+        "group_port": str(meet),
+        "workers": ",".join(f"{p.fabric_address or p.address}:{p.port}" for p in peers if p.rank),
         "node": facts.node,
         "node_addr": facts.address,
         "fabric_addr": (fabric.address if fabric else "") or facts.address,

@@ -7,16 +7,20 @@ doubt, never a target. May not decide what evidence means.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from llmgw.core.supervise.claims import ID
+from llmgw.core.supervise.claims import is_key
 from llmgw.core.types.node import Key
 
 PROC = Path("/proc")
+#: In place of a state: who we may not look at (hidepid), so neither dead nor anybody we know (F45).
+UNSEEN = "?"
 #: pid -> start ticks
 Pids = dict[int, int]
 
@@ -67,38 +71,59 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def all_stats() -> dict[int, Stat]:
+    """Other users' processes may be hidden from us; any other trouble is told, for what is not seen counts as gone."""
     pids = (int(p) for p in os.listdir(PROC) if p.isdecimal())  # noqa: PTH208  names only, and of thousands
-    found = ((pid, read_stat(pid)) for pid in pids)
+    found = ((pid, _stat_or_unseen(pid)) for pid in pids)
     return {pid: stat for pid, stat in found if stat is not None}
 
 
+def _stat_or_unseen(pid: int) -> Stat | None:
+    try:
+        return read_stat(pid)
+    except PermissionError:
+        return Stat(pid, comm="", state=UNSEEN, ppid=0, sid=0, ticks=-1)
+
+
 def environ(pid: int) -> dict[str, str]:
-    """The environment it was started with; {} where it is gone, wiped it or may not be read."""
+    """The environment it was started with; {} where it is gone, wiped it or may not be read.
+
+    Any other trouble is told: without its markers an engine of ours counts as gone, and is started twice.
+    """
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return {}
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-def command_line(pid: int) -> str:
-    """For people: the arguments, or the name of a kernel thread."""
+def words(pid: int) -> list[str]:
+    """The arguments it was started with, or has written over them since."""
     try:
         raw = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
-        return ""
-    text = raw.replace(b"\0", b" ").decode(errors="replace").strip()
+        return []
+    return [os.fsdecode(word) for word in raw.removesuffix(b"\0").split(b"\0")] if raw else []
+
+
+def command_line(pid: int) -> str:
+    """For people: the arguments, or the name of a kernel thread."""
+    text = os.fsencode(" ".join(words(pid))).decode(errors="replace").strip()
     stat = None if text else read_stat(pid)
     return text or (stat.comm if stat else "")
 
 
+def started_at(ticks: int) -> str:
+    """Wall time for people, ISO; it moves with the clock, so nobody is known by it (F41)."""
+    ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    began = time.clock_gettime(time.CLOCK_REALTIME) - ago_s
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+
+
 def marked_as(env: Mapping[str, str], node_id: str) -> Key | None:
     """The shard whose markers this environment carries, if they are this agent's (two agents may share a host)."""
-    shard, incarnation = env.get("LLMGW_SHARD", ""), env.get("LLMGW_INCARNATION", "")
-    replica, _, rank = shard.rpartition("/")
-    named = ID.fullmatch(replica) and rank.isdecimal() and ID.fullmatch(incarnation)
-    return (shard, incarnation) if named and env.get("LLMGW_NODE_ID") == node_id else None
+    key = (env.get("LLMGW_SHARD", ""), env.get("LLMGW_INCARNATION", ""))
+    return key if is_key(key) and env.get("LLMGW_NODE_ID") == node_id else None
 
 
 class Mark(NamedTuple):
@@ -140,6 +165,8 @@ def tree_of(
     `pid`, the old session is empty and the number a stranger's; where none does, an unmarked member may be either's.
     """
     leader = stats.get(pid)
+    if leader is not None and leader.state == UNSEEN:
+        raise PermissionError(errno.EACCES, "may not be looked at", str(PROC / str(pid) / "stat"))
     same = leader is not None and leader.ticks == ticks
     alive = {m.stat.pid: m.stat.ticks for m in marks}
     doubtful = []
@@ -164,7 +191,11 @@ def open_pidfd(pid: int, ticks: int) -> int | None:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    stat = read_stat(pid)
+    try:
+        stat = read_stat(pid)
+    except OSError:
+        os.close(fd)  # asked again every second, it would use all of them up
+        raise
     if stat is None or stat.ticks != ticks:
         os.close(fd)
         return None

@@ -5,17 +5,16 @@ Also takes up engines whose record is gone, by their markers (design.md 3). May 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import structlog
+from msgspec.structs import replace
 
-from llmgw.agent.process import Mark, Pids, Stat, all_stats, sweep, tree_of
-from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Identified, Key, Record
+from llmgw.agent import markers
+from llmgw.agent.process import Mark, Pids, Stat, all_stats, started_at, sweep, tree_of, words
+from llmgw.core.types.node import Identified, Key, Record, Told
 
 log = structlog.get_logger()
-#: Where built-in engines get their key; the journal that had it is gone.
-KEY_NAMES = ("LLAMA_API_KEY", "VLLM_API_KEY")
 
 
 class Survey:
@@ -39,6 +38,8 @@ def _evidence(record: Record, known: Pids, survey: Survey) -> Identified:
     tree = tree_of(record.pid or 0, record.start_ticks, known, marks, survey.stats)
     leader = _leader(marks) if record.pid is None else None
     own = {record.pid, leader.stat.pid if leader else None}
+    # Of whatever is left of it: without its GPUs nobody waits for their memory (F65).
+    found = rebuilt(record.key, leader or marks[0]) if marks and record.partial else None
     return Identified(
         key=record.key,
         leader=tree.leader,
@@ -47,17 +48,22 @@ def _evidence(record: Record, known: Pids, survey: Survey) -> Identified:
         others=tuple(sorted(pid for pid in tree.alive if pid not in own)),
         doubtful=tree.doubtful,
         detail=tree.detail,
-        # Of whatever is left of it: without its GPUs nobody waits for their memory (F65).
-        rebuilt=rebuilt(record.key, leader or marks[0]) if marks and record.partial else None,
+        rebuilt=found.start if found else None,
+        told=found.told if found else Told(),
     )
 
 
-def orphans(records: Iterable[Record], survey: Survey, boot_id: str) -> list[Record]:
-    """Engines with our markers that no record tells of: each is a record again, as far as its markers go."""
+def orphans(
+    records: Iterable[Record], survey: Survey, boot_id: str, released: Container[Key] = ()
+) -> list[Record]:
+    """Engines with our markers that no record tells of: each is a record again, as far as its markers go.
+
+    What an operator released is a stranger for good (A43): taken up again its GPUs would be given out twice.
+    """
     have = {r.key for r in records}
     out = []
     for key, marks in sorted(survey.marks.items()):
-        if key in have:
+        if key in have or key in released:
             continue
         pids = [m.stat.pid for m in marks]
         log.warning(
@@ -65,38 +71,28 @@ def orphans(records: Iterable[Record], survey: Survey, boot_id: str) -> list[Rec
             shard=key[0],
             pids=pids,
         )
-        attempt = marks[0].env.get("LLMGW_ATTEMPT", "")
+        start, told = rebuilt(key, _leader(marks) or marks[0])
         out.append(
             Record(
-                start=rebuilt(key, _leader(marks) or marks[0]),
+                start=start,
                 state="unknown",
-                attempt=int(attempt) if attempt.isdecimal() else 1,
+                attempt=told.attempt,
                 boot_id=boot_id,
-                partial=True,
-                api_key=next((v for n in KEY_NAMES if (v := marks[0].env.get(n))), ""),
+                partial=not told.whole,
+                started_at=told.started_at,
+                artefact=told.artefact,
+                api_key=told.api_key,
                 error="its record is gone, it was found by its markers",
             )
         )
     return out
 
 
-def rebuilt(key: Key, mark: Mark) -> Start:
-    """The order that started it, as far as its environment tells; how to start it again is not in there."""
-    env = mark.env
-    shard, incarnation = key
-    replica, _, rank = shard.rpartition("/")
-    port = env.get("LLMGW_PORT", "")
-    return Start(
-        shard=shard,
-        replica=env.get("LLMGW_REPLICA", replica),
-        incarnation=incarnation,
-        model=env.get("LLMGW_MODEL", ""),
-        profile=env.get("LLMGW_PROFILE", ""),
-        rank=int(rank) if rank.isdecimal() else 0,
-        fingerprint=env.get("LLMGW_FINGERPRINT", ""),
-        gpus=tuple(uuid for uuid in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid),
-        port=int(port) if port.isdecimal() else 0,
-    )
+def rebuilt(key: Key, mark: Mark) -> markers.Found:
+    """The order that started it, as far as its markers tell; since when at least its process is there."""
+    found = markers.read(key, mark.env, words(mark.stat.pid))
+    since = found.told.started_at or started_at(mark.stat.ticks)
+    return found._replace(told=replace(found.told, started_at=since))
 
 
 def _leader(marks: list[Mark]) -> Mark | None:

@@ -20,7 +20,7 @@ import uvicorn
 from typing_extensions import override
 
 import llmgw
-from llmgw.agent import api, ports, process, reattach
+from llmgw.agent import api, crash, ports, process, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -150,7 +150,9 @@ class _Agent:
         facts = facts_of(self.settings, self.identity, address)
         survey = reattach.Survey(facts.node_id)
         loaded = self.journal.load(self.identity.boot_before)
-        found = reattach.orphans(loaded.records, survey, facts.boot_id)
+        crash.here("after-load")
+        released = self.journal.released(facts.boot_id)
+        found = reattach.orphans(loaded.records, survey, facts.boot_id, released)
         loop = Loop(initial_state(facts, (*loaded.records, *found), loaded.token), self.journal)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -164,7 +166,9 @@ class _Agent:
                     tasks=tasks,
                 )
                 loop.reattach(performer, survey)
+                crash.here("after-reattach")
                 failed = self.identity.remember_boot(facts.boot_id)
+                crash.here("after-boot")
                 if failed:
                     log.warning(failed)
                 await self.devices.read()

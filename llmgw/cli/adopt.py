@@ -5,15 +5,19 @@ Answers for: where the picture comes from, in the order report files, running co
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
-from llmgw.errors import UnreachableError, UsageError
+from llmgw.cli.sure import say
+from llmgw.errors import CatalogError, UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from llmgw.cli.survey import Found
+    from llmgw.core.reconcile.fresh import Memory
 
 Json = dict[str, Any]
 
@@ -40,7 +44,8 @@ def adopt(
 ) -> int:
     """Show engine by engine what a restart of control would do, or have the fleet surveyed now.
 
-    Exit 0: nothing to do. 1: something would change. 3: a node did not answer.
+    Exit 0: nothing to do. 1: something would change. 3: a node did not answer. With control away the agents are
+    asked: each at its own address, one on loopback at LLMGW_AGENT (default http://127.0.0.1:8802).
     """
     given = config.Given({"inventory": inventory, "catalog": catalog, "control": control})
     if report:
@@ -69,20 +74,17 @@ def adopt(
 def _from_files(
     given: config.Given, files: list[Path], *, dry_run: bool, allow_partial: bool
 ) -> Json:
-    from llmgw import catalog as catalogs
     from llmgw.cli import survey
     from llmgw.control import store
-    from llmgw.core.reconcile.fresh import after_settling
 
     asked = given.text("inventory", "")
     if not dry_run and not asked:
         msg = "adopt --report writes what it sees to an inventory file, and none was named"
         raise UsageError(msg, "add --inventory FILE, or --dry-run to write nothing")
     path = Path(asked) if asked else config.inventory_path()
-    catalog = catalogs.load(Path(given.text("catalog", str(config.catalog_path()))))
+    memory = store.read_memory(path, warn=say)
     found = survey.from_files(files)
-    state = after_settling(catalog, store.read_memory(path, warn=_say), found.reports)
-    document = survey.plan(state, found, source="file", allow_partial=allow_partial)
+    document = _judged(given, path, memory, found, source="file", allow_partial=allow_partial)
     if not dry_run:
         # One that is still re-attaching may lack what it runs: the picture stays as it was (A13).
         store.apply_reports(path, [r for r in found.reports if r.reattached])
@@ -95,24 +97,58 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
         return _from_control(given, catalog, allow_partial=allow_partial)
     except UnreachableError as e:
         no_control = e
-    from llmgw import catalog as catalogs
     from llmgw.cli import survey
     from llmgw.control import store
-    from llmgw.core.reconcile.fresh import after_settling
 
     path = Path(given.text("inventory", str(config.inventory_path())))
-    memory = store.read_memory(path, warn=_say)
+    memory = store.read_memory(path, warn=say)
     try:
         found = survey.from_agents(memory, given.text("agent", config.AGENT_URL))
     except UnreachableError as e:
         message = f"{no_control.message}; {e.message}"
         raise UnreachableError(message, no_control.hint) from e
-    _say(f"{no_control.message}; asked the agents")
+    say(f"{no_control.message}; asked the agents")
     for note in found.notes:
-        _say(note)
-    loaded = catalogs.load(Path(given.text("catalog", str(config.catalog_path()))))
-    state = after_settling(loaded, memory, found.reports)
-    return survey.plan(state, found, source="agents", allow_partial=allow_partial)
+        say(note)
+    return _judged(given, path, memory, found, source="agents", allow_partial=allow_partial)
+
+
+def _judged(
+    given: config.Given,
+    inventory: Path,
+    memory: Memory,
+    found: Found,
+    *,
+    source: str,
+    allow_partial: bool,
+) -> Json:
+    """The plan by the catalog that a control which starts now would use: a broken file falls back (F11).
+
+    One that is named on the command line is what is asked about, so its mistakes are the answer.
+    """
+    from llmgw import catalog as catalogs
+    from llmgw.cli import survey
+    from llmgw.control import store
+    from llmgw.core.reconcile.fresh import after_settling
+    from llmgw.wire.plan import by_last_good
+
+    problems: tuple[str, ...] = ()
+    file = Path(given.text("catalog", str(config.catalog_path())))
+    try:
+        catalog = catalogs.load(file)
+    except CatalogError as e:
+        sources = {} if given.flag("catalog") else store.read_sources(inventory)
+        if not sources:
+            raise
+        try:
+            catalog, problems = catalogs.load_sources(sources), e.problems
+        except CatalogError:
+            raise e from None
+    # As control takes it from its environment; its flag cannot be known here.
+    keep = given.switch("keep_unknown")
+    state = after_settling(catalog, memory, found.reports, keep_unknown=keep)
+    document = survey.plan(state, found, source=source, allow_partial=allow_partial)
+    return by_last_good(document, problems)
 
 
 def _from_control(given: config.Given, catalog: Path | None, *, allow_partial: bool) -> Json:
@@ -129,7 +165,3 @@ def _from_control(given: config.Given, catalog: Path | None, *, allow_partial: b
         found = ask.post(peer, f"/api/v1/plan{query}", body, timeout_s=ask.LONG_S)
     document: Json = found
     return document
-
-
-def _say(text: str) -> None:
-    print(f"llmgw: {text}", file=sys.stderr)  # noqa: T201

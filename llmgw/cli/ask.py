@@ -61,6 +61,10 @@ def post(peer: Peer, path: str, body: object = None, *, timeout_s: float = TIMEO
     return _ask(peer, "POST", path, {} if body is None else body, timeout_s)
 
 
+def put(peer: Peer, path: str, body: object, *, timeout_s: float = TIMEOUT_S) -> Any:
+    return _ask(peer, "PUT", path, body, timeout_s)
+
+
 def first(peers: tuple[Peer, ...]) -> Peer:
     """The first that answers at all; the last one's error when none does."""
     for peer in peers[:-1]:

@@ -6,7 +6,6 @@ What the parts do is theirs.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
+from llmgw.cli.sure import Yes, counted, say, sure
 from llmgw.errors import EXIT_OK, LlmgwError, UnreachableError, UsageError
 
 StateDir = Annotated[
@@ -89,7 +89,7 @@ def down(
     engines: Annotated[
         bool, typer.Option("--engines", help="End all engines first: no new requests, then stop.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     state_dir: StateDir = None,
     control: options.ControlUrl = None,
 ) -> int:
@@ -103,11 +103,12 @@ def down(
         if engines or not gateway.pid:
             raise
         gateway.stop()
-        _say(f"{e.message}; the gateway (pid {gateway.pid}) was told to end")
+        say(f"{e.message}; the gateway (pid {gateway.pid}) was told to end")
         gateway.wait()
         return EXIT_OK
     if engines and running:
-        _confirm(running, yes=yes)
+        what = f"this ends {counted(len(running))}: {', '.join(running)}"
+        sure(what, "End them?", yes=yes, otherwise="nothing was ended")
         ask.post(peer, "/api/v1/end", timeout_s=ask.LONG_S)
         _wait_for_end(peer)
         running = []
@@ -116,9 +117,9 @@ def down(
     # Control's own word: the state folder here may be that of another control.
     gateway.pid = _here(peer, ends.get("gateway_pid", gateway.pid))
     gateway.wait()
-    _say("control and the gateway have ended")
+    say("control and the gateway have ended")
     if running:
-        _say(f"still running: {', '.join(running)}; `llmgw up` finds them again")
+        say(f"still running: {', '.join(running)}; `llmgw up` finds them again")
     return EXIT_OK
 
 
@@ -145,7 +146,7 @@ class _Gateway:
         give_up = time.monotonic() + END_S
         while self.pid and Path(f"/proc/{self.pid}").exists():
             if time.monotonic() > give_up:
-                _say(f"the gateway (pid {self.pid}) still finishes requests in flight")
+                say(f"the gateway (pid {self.pid}) still finishes requests in flight")
                 return
             time.sleep(TICK_S)
 
@@ -166,19 +167,6 @@ def _running(status: Any, nodes: frozenset[str] | None = None) -> list[str]:
     ]
 
 
-def _confirm(running: list[str], *, yes: bool) -> None:
-    """Names what ends, asks on a terminal, refuses without one (contract/cli.md)."""
-    if yes:
-        return
-    what = f"this ends {len(running)} engine{'s' if len(running) > 1 else ''}: {', '.join(running)}"
-    if not sys.stdin.isatty():
-        msg = f"{what}; not asked, because stdin is not a terminal"
-        raise UsageError(msg, "add --yes to mean it")
-    if not typer.confirm(f"{what}\nEnd them?", err=True):
-        msg = "not confirmed, nothing was ended"
-        raise LlmgwError(msg)
-
-
 def _wait_for_end(peer: ask.Peer) -> None:
     """Until no engine runs; the engines' own drain and grace bound it. Ctrl-C leaves the wait, not the end.
 
@@ -194,11 +182,11 @@ def _wait_for_end(peer: ask.Peer) -> None:
                 raise UnreachableError(msg, hint)
             now = f"ending: {', '.join(running)}"
             if now != said:
-                _say(now)
+                say(now)
             said = now
             time.sleep(5 * TICK_S)
     except KeyboardInterrupt:
-        _say("not waiting any longer; the engines go on ending, control keeps running")
+        say("not waiting any longer; the engines go on ending, control keeps running")
         raise
 
 
@@ -227,7 +215,3 @@ def _here(peer: ask.Peer, pid: int) -> int:
     except OSError:
         return 0
     return pid if b"llmgw" in words else 0
-
-
-def _say(text: str) -> None:
-    print(f"llmgw: {text}", file=sys.stderr)  # noqa: T201

@@ -1,18 +1,22 @@
-"""`llmgw catalog check|schema|show`: what the catalog file says, without any fleet. May not write anything."""
+"""`llmgw catalog check|schema|show`: what the catalog file says, without any fleet; `apply` has control use it.
+
+May not write anything: control writes its own file.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from llmgw import config
-from llmgw.cli import options
-from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, CatalogError
+from llmgw.cli import ask, options
+from llmgw.cli.sure import Yes, counted, sure
+from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, CatalogError, UsageError
 
 app = typer.Typer(
-    help="Check and show the catalog file.", rich_markup_mode=None, no_args_is_help=True
+    help="Check, show and apply the catalog file.", rich_markup_mode=None, no_args_is_help=True
 )
 
 File = Annotated[
@@ -91,3 +95,73 @@ def show(
         typer.echo(json.dumps(document, indent=2))
     else:
         show(words.page(document), look(context.find_root().params["_color"]))
+
+
+@app.command()
+def apply(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="What control's own file becomes; without it that file is read again."),
+    ] = None,
+    yes: Yes = False,
+    control: options.ControlUrl = None,
+) -> None:
+    """Show what a catalog would change and do, ask where engines would be disturbed, and have control use it.
+
+    A yes is one to all that was shown: the guard against mass stops does not ask again. The old file is kept as .bak.
+    """
+    from llmgw.render import plan as words
+    from llmgw.render.page import look, show
+
+    peer = ask.first(ask.control(config.Given({"control": control})))
+    text = None if file is None else _text(file)
+    plan = _plan(peer, text)
+    show(
+        [*(f"change: {c}" for c in plan["changes"]), *words.page(_said_yes(plan))],
+        look(context.find_root().params["_color"]),
+    )
+    body: dict[str, Any] = {}
+    if plan["disturbs"]:
+        names = sorted({a["replica"] for a in plan["actions"] if a["disturbs"]})
+        what = f"this disturbs {counted(plan['disturbs'])}: {', '.join(names)}"
+        sure(what, "Apply it?", yes=yes, otherwise="the catalog in use stays")
+        body = {"digest": plan["digest"], "confirm": True}
+    if text is None:
+        said = ask.post(peer, "/api/v1/catalog", body, timeout_s=ask.LONG_S)
+    else:
+        said = ask.put(peer, "/api/v1/catalog", {"catalog": text} | body, timeout_s=ask.LONG_S)
+    typer.echo(f"{said['path']} is in use, {_count(len(said['changes']), 'change')}")
+
+
+def _said_yes(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan as it is after a yes, which is one to the guard too; a pause holds it back all the same."""
+    why = (plan["blocked"] or {}).get("why")
+    actions = [a | {"withheld": None} if a["withheld"] == why else a for a in plan["actions"]]
+    return plan | {"actions": actions, "blocked": None}
+
+
+def _text(file: Path) -> str:
+    """A catalog without a mistake, its problems named with this file's name."""
+    from llmgw import catalog as catalogs
+
+    sources = catalogs.read_source(file)
+    catalogs.load_sources(sources)
+    if len(sources) != 1:
+        msg = f"{file} is {len(sources)} files, and control has one"
+        raise UsageError(
+            msg, "copy them to control's folder, then `llmgw catalog apply` without a file"
+        )
+    (text,) = sources.values()
+    return text
+
+
+def _plan(peer: ask.Peer, text: str | None) -> dict[str, Any]:
+    if text is None:
+        found = ask.get(peer, "/api/v1/plan", timeout_s=ask.LONG_S)
+        if found["problems"]:
+            raise CatalogError(tuple(found["problems"]))
+    else:
+        found = ask.post(peer, "/api/v1/plan", {"catalog": text}, timeout_s=ask.LONG_S)
+    plan: dict[str, Any] = found
+    return plan

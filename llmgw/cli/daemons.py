@@ -39,6 +39,7 @@ def control(
     gateway: options.GatewayOrNone = None,
     settle_timeout: options.SettleTimeout = None,
     keep_unknown: options.KeepUnknown = False,
+    require_plan: options.RequirePlan = None,
     insecure: options.Insecure = False,
 ) -> int:
     """Run the control plane: it decides what runs where.
@@ -64,6 +65,7 @@ def control(
             gateway=gateway_place,
             settle_timeout_s=_seconds(given, "settle_timeout", "60s"),
             keep_unknown=given.switch("keep_unknown"),
+            require_plan=given.text("require_plan", ""),
             token=config.token("LLMGW_TOKEN", file.parent / "token"),
             node_token=config.token("LLMGW_NODE_TOKEN", file.parent / "node-token"),
             insecure=given.switch("insecure"),

@@ -24,6 +24,8 @@ def status_of(report: Json, why: str) -> Json:
         "leader": None,
         "settling": None,
         "blocked": None,
+        "confirm": None,
+        "paused": None,
         "catalog": None,
         "nodes": [
             {

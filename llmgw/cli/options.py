@@ -115,6 +115,14 @@ KeepUnknown = Annotated[
         "--keep-unknown", help="Leave engines that nothing claims. [env: LLMGW_KEEP_UNKNOWN]"
     ),
 ]
+RequirePlan = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIGEST",
+        help="Carry out this plan only, as `adopt --dry-run` printed it; else adopt, route and wait "
+        "for `llmgw confirm`. [env: LLMGW_REQUIRE_PLAN]",
+    ),
+]
 GatewayOrNone = Annotated[
     str | None,
     typer.Option(

@@ -37,7 +37,10 @@ def status(
     ] = False,
     control: options.ControlUrl = None,
 ) -> int:
-    """Show nodes, GPUs, models and replicas. Exit 3: only this box's agent answered, or nobody."""
+    """Show nodes, GPUs, models and replicas.
+
+    Exit 3: only this box's agent answered (at LLMGW_AGENT, default http://127.0.0.1:8802), or nobody.
+    """
     import json
     import time
 

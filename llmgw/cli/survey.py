@@ -31,6 +31,8 @@ class Found(NamedTuple):
     notes: tuple[str, ...] = ()
     #: whole: every node there may be was among those asked
     whole: bool = True
+    #: nodes that could not be asked: their agents gave no address
+    unasked: frozenset[str] = frozenset()
 
 
 def from_files(files: Sequence[Path]) -> Found:
@@ -52,7 +54,8 @@ def from_files(files: Sequence[Path]) -> Found:
 def from_agents(memory: Memory, local_url: str) -> Found:
     """Every node of the last picture by its `inspect` address; one that has none is on loopback: this box's agent.
 
-    With no picture at all only this box's agent can be asked, and that is not the whole fleet.
+    Of several without one only that which answers here was asked. With no picture at all only this box's agent can be
+    asked, and that is not the whole fleet.
     """
     urls = {report.node: report.inspect or local_url for report, _ in memory.nodes}
     asked = sorted(set(urls.values())) or [local_url]
@@ -64,7 +67,12 @@ def from_agents(memory: Memory, local_url: str) -> Found:
         last = answers[-1]
         assert isinstance(last, LlmgwError)
         raise last
-    return Found(reports, notes, whole=bool(urls))
+    heard = {r.node for r in reports}
+    here = any(
+        isinstance(a, NodeReport) for a, url in zip(answers, asked, strict=True) if url == local_url
+    )
+    nowhere = {r.node for r, _ in memory.nodes if not r.inspect} if here else set()
+    return Found(reports, notes, whole=bool(urls), unasked=frozenset(nowhere - heard))
 
 
 def _inventory(url: str) -> NodeReport | LlmgwError:
@@ -83,9 +91,20 @@ def plan(state: State, found: Found, *, source: str, allow_partial: bool) -> dic
         allow_partial=allow_partial,
         nodes=state.nodes,
     )
+    _unasked(document, found.unasked)
     if not found.whole:
         document["complete"] = False
         document["warnings"].append("only this box's agent was asked: the inventory names no node")
         if not allow_partial:
             document["exit_code"] = EXIT_UNKNOWN
     return document
+
+
+def _unasked(document: dict[str, Any], nodes: frozenset[str]) -> None:
+    """Who was not asked cannot be blamed for his silence; what is held is the same."""
+    for node in document["nodes"]:
+        if node["node"] in nodes:
+            node["error"] = "not asked: its agent gave no address to ask at (`inspect` is empty)"
+    for shard in document["shards"]:
+        if shard["node"] in nodes and shard["reason"] == "node_silent":
+            shard["why"] = f"{shard['node']} was not asked; it is left alone"

@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from llmgw import __version__, catalog
-from llmgw.control import calls, looks
+from llmgw.control import calls, looks, reloads, stops, verbs
 from llmgw.control.guard import Guard, Tokens, body, refusal
 from llmgw.control.loop import Control
 from llmgw.control.metrics import exposition
@@ -29,7 +29,7 @@ from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import Commands, Events
 from llmgw.core.types.routes import Demand
 from llmgw.errors import LlmgwError, UsageError
-from llmgw.wire import decode, decode_report
+from llmgw.wire import WireError, decode, decode_report
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -101,6 +101,12 @@ class Api:
             ("GET", "/api/v1/leader", self.leader, "who leads"),
             ("GET", "/api/v1/catalog", self.catalog, "the catalog in use, redacted"),
             ("POST", "/api/v1/catalog", self.reload, "read the catalog from disk again"),
+            ("PUT", "/api/v1/catalog", self.put_catalog, "write the catalog to disk and use it"),
+            ("POST", "/api/v1/pause", self.pause, "end nothing that nobody asked for"),
+            ("POST", "/api/v1/resume", self.resume, "the end of a pause"),
+            ("POST", "/api/v1/confirm", self.confirm, "let happen what is blocked, by its digest"),
+            ("POST", "/api/v1/models/{name}/stop", self.stop_model, "drain and stop its replicas"),
+            ("POST", "/api/v1/replicas/{name}/stop", self.stop, "drain and stop a replica"),
             ("POST", "/api/v1/replicas/{name}/clear", self.clear, "forget failures"),
             ("POST", "/api/v1/nodes/{name}/forget", self.forget, "remove a node for good"),
             ("POST", "/api/v1/end", self.end, "drain and stop every engine"),
@@ -114,7 +120,12 @@ class Api:
     # -- agents and gateways
 
     async def register(self, request: Request) -> Response:
-        report = decode_report(await body(request))
+        try:
+            report = decode_report(await body(request))
+        except WireError as e:
+            e.status = 426  # the one status that says: another version. The node counts as silent (F55)
+            e.hint = e.hint or "upgrade llmgw on that node, or here: the older of the two"
+            raise
         came_from = request.client.host if request.client else ""
         return _json(await calls.register(self.control, report, came_from))
 
@@ -219,17 +230,49 @@ class Api:
         about = {"path": str(catalogs.path), "error": catalogs.error or None}
         return _json(document | about)
 
-    async def reload(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
-        return _json(await calls.reload(self.control))
+    async def reload(self, request: Request) -> Response:
+        given = _object(await body(request))
+        return _json(await reloads.reload(self.control, **_shown(given)))
+
+    async def put_catalog(self, request: Request) -> Response:
+        given = _object(await body(request))
+        text = _one_text(given.get("catalog"))
+        return _json(await reloads.reload(self.control, text=text, **_shown(given)))
+
+    async def pause(self, request: Request) -> Response:
+        why = _object(await body(request)).get("why")
+        return _json(await verbs.pause(self.control, "" if why is None else str(why)))
+
+    async def resume(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
+        return _json(await verbs.resume(self.control))
+
+    async def confirm(self, request: Request) -> Response:
+        digest = _object(await body(request)).get("digest")
+        return _json(await verbs.confirm(self.control, str(digest or "")))
+
+    async def stop_model(self, request: Request) -> Response:
+        if _object(await body(request)).get("force") is True:
+            msg = "force releases one shard, not a model"
+            raise UsageError(msg, 'POST /api/v1/replicas/{name}/stop {"force": true, "rank": 0}')
+        return _json(await stops.model(self.control, request.path_params["name"]))
+
+    async def stop(self, request: Request) -> Response:
+        """`rank` only matters with `force`: without, a shard stands for its whole replica."""
+        name = request.path_params["name"]
+        given = _object(await body(request))
+        if given.get("force") is not True:
+            return _json(await stops.replica(self.control, name))
+        rank = given.get("rank")
+        return _json(await stops.force(self.control, name, rank if type(rank) is int else None))
 
     async def clear(self, request: Request) -> Response:
-        return _json(await calls.clear(self.control, request.path_params["name"]))
+        return _json(await verbs.clear(self.control, request.path_params["name"]))
 
     async def forget(self, request: Request) -> Response:
-        return _json(await calls.forget(self.control, request.path_params["name"]))
+        return _json(await verbs.forget(self.control, request.path_params["name"]))
 
     async def end(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
-        return _json(await calls.end(self.control))
+        return _json(await verbs.end(self.control))
 
     async def shutdown(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         # With the pids: whoever asked can see when both are really gone.
@@ -284,6 +327,20 @@ def _object(data: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
         msg = f"the body is no JSON object: {e}"
         raise UsageError(msg) from e
+
+
+def _shown(given: dict[str, Any]) -> dict[str, Any]:
+    """What the operator has looked at and said of it."""
+    return {"digest": str(given.get("digest") or ""), "confirm": given.get("confirm") is True}
+
+
+def _one_text(posted: Any) -> str:
+    """`{"catalog": text}`, or `{"catalog": {file: text}}` with one file: control's own file is one."""
+    texts = list(posted.values()) if isinstance(posted, dict) else [posted]
+    if len(texts) != 1 or not isinstance(texts[0], str):
+        msg = "catalog is not one text"
+        raise UsageError(msg, 'send {"catalog": TEXT}; control has one catalog file')
+    return texts[0]
 
 
 def _posted_catalog(data: bytes) -> Catalog:

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from llmgw.core.drain import ASKED
 from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import acknowledged
 from llmgw.core.reconcile.observe import observe
@@ -116,16 +117,21 @@ class Performer(Struct):
                 out.commands.append((shard.node, order))
 
     def _repeat(self, out: Applied) -> None:
-        """Drains that their agent has not journaled yet, and ended records that nobody waits for any more."""
+        """Drains that their agent has not journaled yet, and ended records that nobody waits for any more.
+
+        Not those of an earlier control while this one may do nothing at all (A56); the operator's drains go on.
+        """
         remembered = (
             {} if out.state.settling else out.state.draining
         )  # A46: no drain while settling
+        if out.state.withheld:
+            remembered = {i: d for i, d in remembered.items() if d.reason in ASKED}
         for node in out.state.nodes.values():
             for shard in node.shards:
                 drain = remembered.get(shard.incarnation)
                 if drain is not None and shard.holds and shard.report.desired == "running":
                     out.commands.append(drain_order(shard, drain.reason))
-        for shard in acknowledged(out.state):
+        for shard in () if out.state.withheld else acknowledged(out.state):
             report = shard.report
             order = ForgetShard(shard=report.shard, incarnation=report.incarnation)
             out.commands.append((shard.node, order))

@@ -5,12 +5,14 @@ Answers for: the last good one, the reason when the file on disk is not it, the 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from llmgw import catalog as catalogs
+from llmgw.control.crash import crash
 from llmgw.control.story import Story
 from llmgw.core.types.catalog import Catalog
-from llmgw.errors import CatalogError
+from llmgw.errors import CatalogError, LlmgwError
 
 
 class Catalogs:
@@ -23,10 +25,17 @@ class Catalogs:
         self.error = ""
         self._story = story
 
-    def read(self) -> tuple[Catalog, dict[str, str]]:
-        """What is on disk now; CatalogError with every problem."""
-        sources = catalogs.read_source(self.path)
+    def read(self, text: str | None = None) -> tuple[Catalog, dict[str, str]]:
+        """What is on disk now, or would be with this text; CatalogError with every problem."""
+        sources = catalogs.read_source(self.path) if text is None else {str(self.path): text}
         return catalogs.load_sources(sources), sources
+
+    def peek(self) -> Catalog:
+        """What is on disk, or an empty one; for who has nothing to decide yet."""
+        try:
+            return self.read()[0]
+        except CatalogError:
+            return Catalog()
 
     def first(self, stored: dict[str, str]) -> None:
         """At the start: the file, else the last good copy, else CatalogError."""
@@ -39,15 +48,11 @@ class Catalogs:
                 self.catalog, self.sources = catalogs.load_sources(stored), stored
             except CatalogError:
                 raise e from None
-            self._refused(e, "started with the last good one")
+            self.refused(e, "started with the last good one")
 
-    def reload(self) -> None:
-        """Swap to the file as one step, or keep what is in use and raise CatalogError."""
-        try:
-            new, sources = self.read()
-        except CatalogError as e:
-            self._refused(e, "the one in use stays")
-            raise
+    def use(self, new: Catalog, sources: dict[str, str]) -> list[str]:
+        """Swap to what was read, as one step; the changes, a sentence each."""
+        crash("catalog_checked")
         changes = catalogs.diff(self.catalog, new)
         self.catalog, self.sources, self.error = new, sources, ""
         for change in changes:
@@ -59,11 +64,48 @@ class Catalogs:
                 profile=change.profile,
             )
         self._story.tell("catalog", f"{self.path} is in use, {len(changes)} changes")
+        return [change.sentence for change in changes]
 
-    def _refused(self, e: CatalogError, instead: str) -> None:
+    def write(self, text: str) -> None:
+        """Put it on disk in one step, the old one beside it as .bak: a kill leaves the one or the other, whole."""
+        path = self.path.resolve()
+        if path.is_dir():
+            msg = f"control's catalog {self.path} is a folder, and one file was sent"
+            hint = "copy the file there, then `llmgw catalog apply` without a file"
+            raise LlmgwError(msg, hint, code="folder", status=409)
+        try:
+            if path.exists():
+                _replaced(path.with_name(f"{path.name}.bak"), path.read_bytes(), like=path)
+            _replaced(path, text.encode(), like=path)
+        except OSError as e:
+            msg = f"cannot write the catalog {path}: {(e.strerror or str(e)).lower()}; the one in use stays"
+            hint = "put the file there yourself, then `llmgw catalog apply` without a file"
+            raise LlmgwError(msg, hint, code="not_written", status=409) from e
+
+    def refused(self, e: CatalogError, instead: str) -> None:
         self.error = "\n".join(e.problems)
         first, *more = e.problems
         why = f"the catalog is not taken, {instead}: {first}"
         self._story.tell("catalog", why, level="warning", problems=len(e.problems))
         for problem in more:
             self._story.log.warning(problem, kind="catalog")
+
+
+def _replaced(path: Path, data: bytes, *, like: Path) -> None:
+    """Who may read the old one may read the new one: it can hold secrets, and an agent's user may need it."""
+    mode = like.stat().st_mode & 0o777 if like.exists() else 0o644
+    made = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        with made.open("wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,36 +1,85 @@
-"""Named places where a test may end this process as a power cut would: around everything that others come to see.
+"""Named points at which control kills itself, for tests of crash-safety: `LLMGW_CRASH_AT=NAME` or `NAME:COUNT`.
 
-`LLMGW_CRASH_AT=name` kills it there, `name:3` the third time. May not do anything else.
+Dies as `kill -9` does, after one line that says where: no clean-up, no flush. Without the variable every call is a look
+into an empty dict. May not do anything else.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 
+from llmgw.errors import UsageError
+
+#: In the order in which a life passes them; `after_send_KIND` is one for each kind of order.
 CRASH_POINTS = (
+    # what a start takes: the lock, the inventory, the epoch, the gateway
+    "after_lock",
+    "before_create",
+    "after_set_aside",
     "before_epoch",
+    "before_commit",
+    "after_commit",
     "after_epoch",
+    "after_handover",
+    "after_bind",
+    "before_spawn",
+    "after_spawn",
+    "after_watch",
+    # what comes in
+    "registration_folded",
+    "epoch_raised",
+    "before_events",
+    "events_folded",
+    "after_ack",
+    "catalog_checked",
+    "catalog_swapped",
+    # a pass
+    "lock_dropped",
     "before_persist",
+    "before_keep",
+    "after_keep",
+    "before_catalog_kept",
+    "after_catalog_kept",
     "after_persist",
+    "after_send_start",
+    "after_send_drain",
+    "after_send_stop",
+    "after_send_forget",
+    "after_send_report",
     "after_send",
     "before_publish",
     "after_publish",
     "before_answer",
-    "before_spawn",
-    "after_spawn",
+    "before_register_answer",
+    # the end
+    "gateway_ended",
+    "before_last_keep",
+    "after_last_keep",
 )
 
 
-_passed: Counter[str] = Counter()
+def wanted(text: str) -> dict[str, int]:
+    """The point and the passing at which to die; a name that nobody passes would test nothing, so it is refused."""
+    name, colon, count = text.partition(":")
+    if not name:
+        return {}
+    if name not in CRASH_POINTS:
+        msg = f"LLMGW_CRASH_AT={text}: control has no such point"
+        raise UsageError(msg, f"it has {', '.join(CRASH_POINTS)}")
+    if colon and not (count.isdecimal() and int(count)):
+        msg = f"LLMGW_CRASH_AT={text}: {count!r} is not a count of passings"
+        raise UsageError(msg, f"write {name}:2 for the second")
+    return {name: int(count or 1)}
+
+
+_left = wanted(os.environ.get("LLMGW_CRASH_AT", ""))
 
 
 def crash(point: str) -> None:
-    assert point in CRASH_POINTS
-    wanted, _, times = os.environ.get("LLMGW_CRASH_AT", "").partition(":")
-    if wanted != point:
-        return
-    _passed[point] += 1
-    if _passed[point] == int(times or 1):
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Die, if it is this point's turn."""
+    if point in _left:
+        _left[point] -= 1
+        if not _left[point]:
+            os.write(2, f"crash point {point}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from llmgw.control.crash import crash
 from llmgw.control.picture import Change, Moment, believed, picture, unreachable
 from llmgw.control.store import Store, StoreError
 from llmgw.control.story import Story
@@ -28,18 +29,20 @@ class Keeper:
         self.story = story
         self.problem = ""
         self.sources: dict[str, str] = {}
-        self.gateway: dict[str, Any] = {}
         self._again_s = 0.0
+        self._file = 0
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing is known to be in the file."""
+        """Nothing is known to be in the file, nor that nothing else is."""
+        self._instead = self._file > 0
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, Any] = {}
         self._draining: Any = None
         self._failures: Any = None
         self._sources: Any = None
-        self._gateway: Any = None
+        self._paused: str | None = None
+        self._confirmed: frozenset[str] | None = None
         self._epoch = 0
 
     def keep(self, state: State, now: Moment, *, durable: bool, all_of_it: bool = False) -> bool:
@@ -47,16 +50,16 @@ class Keeper:
         if now.mono < self._again_s and not all_of_it:
             return False
         try:
-            if self.store.closed:
-                self._forget()
-                self.store.open()
+            self._open()
             if self._epoch < state.epoch:
                 if self.store.epoch() < state.epoch:
                     self.store.write_epoch(state.epoch, state.leader_uuid)
                 self._epoch = state.epoch
             change = self._change(state, now, durable=durable, all_of_it=all_of_it)
             if change:
-                self.store.save(change, now)
+                crash("before_keep" if change.sources is None else "before_catalog_kept")
+                self.store.save(change, now, instead=self._instead)
+                crash("after_keep" if change.sources is None else "after_catalog_kept")
                 self._saved(state, change)
         except StoreError as e:
             self._failed(e, now)
@@ -66,14 +69,28 @@ class Keeper:
             self.problem = ""
         return True
 
+    def _open(self) -> None:
+        """Whatever became of the file meanwhile: the one there gets all that is known, history included."""
+        self.store.open()
+        if self._file == self.store.opened:
+            return
+        self._forget()
+        if self._file:
+            self.story.unsaved.clear()
+            self.story.unsaved.extend(self.story.events)
+            if not self.problem:
+                what = "was removed, replaced or written to by somebody else"
+                why = f"{self.store.path} {what}; what control knows is written anew"
+                hint = "to go back to a backup, end control first: while it runs, it writes over it"
+                self.story.tell("inventory", why, level="warning", hint=hint)
+        self._file = self.store.opened
+
     def _failed(self, e: StoreError, now: Moment) -> None:
         if not self.problem:
             why = f"the inventory is not written, going on without history: {e.message}"
             self.story.tell("inventory", why, level="warning", hint=e.hint)
-        self.problem = f"history is not kept: {e.message}"
+        self.problem = f"history is not kept: {e.message}; {e.hint}"
         self._again_s = now.mono + PAUSE_S
-        if not e.busy:
-            self.store.close()  # removed, replaced or broken: the next try opens what is there, or makes a new one
 
     def _change(self, state: State, now: Moment, *, durable: bool, all_of_it: bool) -> Change:
         changed = {
@@ -82,25 +99,31 @@ class Keeper:
             if all_of_it
             or (node is not self._nodes.get(name) and _mark(state, node) != self._marks.get(name))
         }
+        paused = None if state.paused == self._paused else state.paused
+        confirmed = None if state.confirmed == self._confirmed else state.confirmed
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
             gone=tuple(name for name in self._marks if name not in state.nodes),
             draining=None if state.draining == self._draining else state.draining,
             failures=None if state.failures == self._failures else state.failures,
             sources=None if self.sources == self._sources else self.sources,
-            gateway=None if self.gateway == self._gateway else self.gateway,
+            paused=paused,
+            confirmed=confirmed,
             events=tuple(self.story.unsaved),
-            durable=durable,
+            # An operator who was told that it is done may pull the plug.
+            durable=durable or paused is not None or confirmed is not None,
         )
 
     def _saved(self, state: State, change: Change) -> None:
+        self._instead = False
         self._nodes = dict(state.nodes)
         self._marks = {
             name: _mark(state, node) if name in change.nodes else self._marks[name]
             for name, node in state.nodes.items()
         }
         self._draining, self._failures = state.draining, state.failures
-        self._sources, self._gateway = self.sources, self.gateway
+        self._sources = self.sources
+        self._paused, self._confirmed = state.paused, state.confirmed
         self.story.unsaved.clear()
 
 

@@ -11,17 +11,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from llmgw import catalog as catalogs
 from llmgw.control.apply import Applied
+from llmgw.control.gate import fresh
 from llmgw.control.loop import Control
-from llmgw.control.picture import believed, memory_of
+from llmgw.control.picture import memory_of
 from llmgw.core.adopt.survey import Survey
-from llmgw.core.reconcile.decide import decide
-from llmgw.core.reconcile.fresh import after_settling
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import SendReport
 from llmgw.core.types.plan import Action, Plan, StartReplica, Verdict, Wait
-from llmgw.errors import EXIT_DIFFERENCE, CatalogError
-from llmgw.wire.plan import plan_document
+from llmgw.core.types.state import State
+from llmgw.errors import CatalogError
+from llmgw.wire.plan import blocked_digest, by_last_good, plan_document
 from llmgw.wire.status import Seen, status_document
 
 #: An operator's survey waits this long for the agents' answers.
@@ -32,7 +33,8 @@ Json = dict[str, Any]
 
 def status(control: Control) -> Json:
     """A look at what is there; asks nobody and takes no turn."""
-    now = control.moment(control.clock())
+    now = control.now()
+    why, digest = blocked(control)
     return status_document(
         Seen(
             state=control.state,
@@ -45,11 +47,25 @@ def status(control: Control) -> Json:
         ),
         name=control.name,
         lease=control.lease.name,
-        blocked=control.blocked,
+        blocked=why,
+        confirm=digest,
         catalog_path=str(control.catalogs.path),
         catalog_error=control.catalogs.error,
         warnings=tuple(said for notice in control.notices if (said := notice())),
     )
+
+
+def blocked(control: Control) -> tuple[str, str]:
+    """Why nothing, or less than was decided, is carried out, and the digest that an operator may confirm; or ""."""
+    held = control.plan.blocked
+    if control.blocked:
+        return control.blocked, ""
+    if control.gate.closed:
+        return control.gate.why, control.gate.found
+    if held is None:
+        return "", ""
+    digest = blocked_digest(held)
+    return f"{held.why}; llmgw confirm {digest} lets it happen", digest
 
 
 def plan(control: Control, catalog: Catalog | None = None, *, allow_partial: bool = False) -> Json:
@@ -60,28 +76,29 @@ def plan(control: Control, catalog: Catalog | None = None, *, allow_partial: boo
             catalog, _ = control.catalogs.read()
         except CatalogError as e:
             catalog, problems = control.catalogs.catalog, e.problems
-    now = control.moment(control.clock())
-    state = control.state
-    reports = [
-        replace(believed(n), epoch_seen=max(state.epoch, n.report.epoch_seen))
-        for _, n in sorted(state.nodes.items())
-        if n.connected
-    ]
-    fresh = after_settling(
-        catalog, memory_of(state, now.mono), reports, keep_unknown=control.settings.keep_unknown
-    )
+    now = control.now()
+    found, judged = fresh_plan(control, catalog, now.mono)
     document = plan_document(
-        decide(fresh, 0.0),
+        found,
         source="control",
         generated_at=now.iso(now.mono),
         allow_partial=allow_partial,
-        nodes=fresh.nodes,
+        nodes=judged.nodes,
     )
-    if problems:
-        why = "the catalog on disk is not valid, this is judged by the last good one"
-        document["warnings"] = [f"{why}: {p}" for p in problems] + document["warnings"]
-        document["exit_code"] = document["exit_code"] or EXIT_DIFFERENCE
-    return document
+    document["changes"] = [c.sentence for c in catalogs.diff(control.catalogs.catalog, catalog)]
+    return by_last_good(document, problems)
+
+
+def fresh_plan(control: Control, catalog: Catalog, now: float) -> tuple[Plan, State]:
+    """The plan of the dry run as of now, by this catalog, and the state it judges."""
+    state = control.state
+    return fresh(
+        catalog,
+        memory_of(state, now),
+        state.nodes,
+        state.epoch,
+        keep_unknown=control.settings.keep_unknown,
+    )
 
 
 class Recorder(Struct):
@@ -116,7 +133,7 @@ async def adopt(control: Control, *, allow_partial: bool = False, wait_s: float 
     asked = await control.ask(begin)
     try:
         silent = await _answered(control, asked, record, wait_s)
-        now = control.moment(control.clock())
+        now = control.now()
         document: Json = await control.ask(
             lambda _: None,
             lambda _: plan_document(

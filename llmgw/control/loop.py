@@ -11,14 +11,17 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from llmgw.control import store as stores
 from llmgw.control.apply import Applied, Performer
+from llmgw.control.asks import Ask, closing
+from llmgw.control.awake import Awake
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.crash import crash
+from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
 from llmgw.control.lease import Lease
 from llmgw.control.picture import Moment, memory_of
@@ -35,7 +38,7 @@ from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import ForgetShard, NodeReport, SendReport, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
+from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick, Withheld
 from llmgw.errors import LlmgwError
 
 #: A pass at least this often, less often only where passes themselves take long.
@@ -43,27 +46,6 @@ TICK_S = 1.0
 #: No more than one part in so many of a core goes into passes that nothing asked for.
 REST = 10
 T = TypeVar("T")
-
-
-class Ask(Generic[T]):
-    """Something done in the writer's turn: `fold` first, `answer` when the pass it set off is over."""
-
-    def __init__(self, fold: Callable[[float], T], answer: Callable[[T], Any]) -> None:
-        self.fold = fold
-        self.answer = answer
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.folded: T | None = None
-        self.failed = False
-
-    def fail(self, error: BaseException) -> None:
-        self.failed = True
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-def _closing() -> LlmgwError:
-    msg = "control is on its way out"
-    return LlmgwError(msg, "ask again in a moment", code="closing", status=503)
 
 
 class Control:
@@ -90,6 +72,7 @@ class Control:
         self.catalogs = Catalogs(settings.catalog, story)
         self.teller = Teller(story)
         self.clock = clock
+        self.awake = Awake(clock)
         self.moment = moment
         self.state = State()
         self.found = Survey((), ())
@@ -109,7 +92,11 @@ class Control:
         self.closing = False
         self.done_by: list[Callable[[Survey, Applied], None]] = []
         #: what other parts have to complain of, for `status`
-        self.notices: list[Callable[[], str]] = [lambda: self.keeper.problem]
+        self.notices: list[Callable[[], str]] = [
+            lambda: self.keeper.problem,
+            lambda: lease.problem,
+        ]
+        self.gate = Gate(settings.require_plan)
         self._asks: list[Ask[Any]] = []
         self._wake = asyncio.Event()
         self._due_s = 0.0
@@ -127,13 +114,17 @@ class Control:
     ) -> Any:
         """`fold(now)` in the writer's turn, then `answer(what it gave)`; not urgent: no pass is made for it."""
         if self.closing:
-            raise _closing()
+            raise closing()
         ask = Ask(fold, answer)
         self._asks.append(ask)
         if urgent:
             self._due_s = 0.0
         self._wake.set()
         return await ask.future
+
+    def now(self) -> Moment:
+        """What facts are dated with: monotonic seconds in which control listened, and wall time."""
+        return self.moment(self.awake.now_s())
 
     async def observe(self, event: Event) -> None:
         await self.ask(lambda now: self.fold(event, now))
@@ -142,7 +133,7 @@ class Control:
         """Let the writer end, and every long poll with it."""
         self.closing = True
         for ask in self._asks:
-            ask.fail(_closing())
+            ask.fail(closing())
         self.sessions.release()
         self.published.set()
         self.story.more.set()
@@ -151,7 +142,7 @@ class Control:
     async def run(self) -> None:
         """Until closed. A fault in a pass is said and tried again: a bad fact must not end control (F20)."""
         while not self.closing:
-            wait_s = min(max(self._due_s - self.clock(), 0.0), TICK_S * REST)
+            wait_s = min(max(self._due_s - self.clock(), 0.0), TICK_S)
             if not self._asks and wait_s:
                 try:
                     async with asyncio.timeout(wait_s):
@@ -166,10 +157,15 @@ class Control:
     def turn(self) -> None:
         """Take everything that came in; look and act if something asks for it or it is time."""
         began = self.clock()
-        now = self.moment(began)
+        stood_s = self.awake.turn()
+        now = self.now()
         self.story.begin(now)
         asks, self._asks = self._asks, []
         try:
+            if stood_s:
+                self.lease.renew()  # the first thing after waking: somebody else may lead by now
+                why = f"control stood still for {stood_s:.0f} s; nobody counts as silent for that"
+                self.story.tell("stalled", why, level="warning")
             self._silence(now)
             for ask in asks:
                 self._fold(ask, now)
@@ -183,26 +179,13 @@ class Control:
         except Exception as e:  # noqa: BLE001 - a bug in one pass must not end the routes and the sessions
             self._broken(e, asks)
         for ask in asks:
-            if not ask.failed:
-                self._answer(ask)
+            ask.answer()
 
     def _fold(self, ask: Ask[Any], now: Moment) -> None:
         """Each fact alone: what cannot be folded is answered with its error and leaves the picture as it was."""
         before = self.state
-        try:
-            ask.folded = ask.fold(now.mono)
-        except Exception as e:  # noqa: BLE001 - belongs to who asked
+        if not ask.fold(now.mono):
             self.state = before
-            ask.fail(e)
-
-    def _answer(self, ask: Ask[Any]) -> None:
-        try:
-            said = ask.answer(ask.folded)
-        except Exception as e:  # noqa: BLE001 - belongs to who asked
-            ask.fail(e)
-            return
-        if not ask.future.done():
-            ask.future.set_result(said)
 
     def _broken(self, e: Exception, asks: list[Ask[Any]]) -> None:
         self.fault = f"a pass failed: {type(e).__name__}: {e}"
@@ -226,6 +209,7 @@ class Control:
         if not self.leading:
             self.lead(now)
         self.fold(Tick(), now.mono)
+        self._judge(now)
         before = self.state
         found = survey(before)
         applied = self._decide(found, now)
@@ -239,6 +223,22 @@ class Control:
         self.fault = ""
         self.story.end_pass()
         crash("before_answer")
+
+    def _judge(self, now: Moment) -> None:
+        """Once settling is over, whether the plan is the one that `--require-plan` demands (A56)."""
+        if self.leading and self.gate.waits and not self.state.settling:
+            found = self.gate.look(self.state, now.mono, keep_unknown=self.settings.keep_unknown)
+            if found == self.gate.required:
+                self.gate.open()
+            self.withhold(self.gate.why, now)
+
+    def withhold(self, why: str, now: Moment) -> None:
+        """Nothing is started or ended from here on; "" lets it go on."""
+        if why:
+            self.story.tell("blocked", why, level="warning", digest=self.gate.found)
+        else:
+            self.story.tell("released", f"the plan is {self.gate.found}, it is carried out")
+        self.fold(Withheld(why), now.mono)
 
     def _decide(self, found: Survey, now: Moment) -> Applied:
         self.plan, self.decided_s = decide(self.state, now.mono, found), now.mono
@@ -276,6 +276,8 @@ class Control:
             # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
             if kept or not isinstance(command, ForgetShard):
                 self.sessions.send(node, command, now.mono)
+        if self.leading and not self.rivals:
+            self.sessions.fence(self.state.epoch, now.mono)
         if orders:
             crash("after_send")
 
@@ -313,9 +315,8 @@ class Control:
             if not self._led:
                 self.story.recall(self.store.events(KEPT))
                 self.catalogs.first(self.store.sources())
-                self.keeper.gateway = self.store.gateway()
         except StoreError as e:
-            self.lose(f"does not lead, no epoch can be stored: {e.message}")
+            self.lose(f"does not lead, no epoch can be stored: {e.message}", e.hint)
             return
         self.keeper.sources = self.catalogs.sources
         state = started(
@@ -325,18 +326,30 @@ class Control:
             settle_timeout_s=self.settings.settle_timeout_s,
             keep_unknown=self.settings.keep_unknown,
         )
-        self.state = replace(state, epoch=epoch, leader_uuid=uuid, gateways=self.state.gateways)
+        self.state = replace(
+            state,
+            epoch=epoch,
+            leader_uuid=uuid,
+            gateways=self.state.gateways,
+            ending=self.state.ending,
+        )
         self.sessions.end_all()
+        self.sessions.recall(n.report for n in self.state.nodes.values())
         self.leading = self._led = True
         self.follows = ""
         nodes = ", ".join(sorted(self.state.nodes)) or "nobody is"
         self.story.tell("leader", f"leads with epoch {epoch}; expected: {nodes}", epoch=epoch)
+        if self.gate.begins(memory):
+            self.withhold(self.gate.why, now)
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, hint: str) -> None:
         """Decide nothing until an epoch can be stored; routes and sessions go on (F15)."""
+        if not self.state.catalog.models:
+            # One that never led shows what it would adopt, and does not call it all unclaimed.
+            self.state = replace(self.state, catalog=self.catalogs.peek())
         self.leading = False
-        self.follows = why
-        self.story.once("blocked", "blocked", why, level="warning")
+        self.follows = f"{why}; {hint}"
+        self.story.once("blocked", "blocked", why, level="warning", hint=hint)
 
     def fence(self, report: NodeReport, now: float) -> None:
         """An agent knows an epoch that is not ours: ask the lease, and if it is still ours rise above (F16, F33).
@@ -351,18 +364,18 @@ class Control:
         self.lease.renew()
         try:
             epoch = self.lease.acquire(ours[1], epoch_seen)
+            crash("epoch_raised")
         except StoreError as e:
             self.lose(
-                f"does not lead, epoch {epoch_seen} was seen and no higher one can be stored: {e.message}"
+                f"does not lead, epoch {epoch_seen} was seen and no higher one can be stored: {e.message}",
+                e.hint,
             )
             return
         whom = f"epoch {epoch_seen} of leader {leader_uuid or 'unknown'}"
         why = f"an agent obeyed {whom}; the lease is ours, the epoch is {epoch} now"
         self.story.tell("epoch", why, level="warning", epoch=epoch)
         self.state = replace(self.state, epoch=epoch)
-        for node in self.sessions.nodes():
-            if node != report.node:
-                self.sessions.send(node, SendReport(), now)
+        self.sessions.fence(epoch, now)
 
     def verdicts(self, node: str) -> list[Verdict]:
         """Of one node, in the last plan; sorted out once for all that ask in one pass."""

@@ -17,8 +17,9 @@ import uvicorn
 from typing_extensions import override
 
 from llmgw.config import Address
-from llmgw.control import calls
+from llmgw.control import reloads
 from llmgw.control.api import app
+from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
 from llmgw.control.lease import lease
 from llmgw.control.listen import bound
@@ -61,7 +62,7 @@ async def _run(settings: ControlSettings) -> int:
         listener = stack.enter_context(closing(bound(settings.listen, "control", "--listen")))
         control = Control(settings, store=store, lease=held, story=story)
         stack.callback(_keep, control)
-        now = control.moment(control.clock())
+        now = control.now()
         story.begin(now)
         control.lead(now)
         gateway = None
@@ -78,8 +79,10 @@ async def _run(settings: ControlSettings) -> int:
 def _keep(control: Control) -> None:
     """The last picture, whole: what status and the dry run show while control is down."""
     if control.leading:
-        now = control.moment(control.clock())
+        now = control.now()
+        crash("before_last_keep")
         control.keeper.keep(control.state, now, durable=True, all_of_it=True)
+        crash("after_last_keep")
     control.store.close()
 
 
@@ -162,7 +165,7 @@ class Process:
 
     async def _reload(self) -> None:
         with suppress(CatalogError):  # said in the log and in `status`
-            await calls.reload(self._control)
+            await reloads.reload(self._control)
 
     def _end(self, exit_code: int) -> None:
         self._exit_code = exit_code

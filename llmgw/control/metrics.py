@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from llmgw.control.looks import blocked
 from llmgw.control.loop import Control
 from llmgw.wire.status import node_state
 
@@ -21,6 +22,13 @@ def exposition(control: Control) -> str:
         ("llmgw_leader", "gauge", "1 while this control decides", [({}, control.leading)]),
         ("llmgw_epoch", "gauge", "epoch of this control", [({}, state.epoch)]),
         ("llmgw_settling", "gauge", "1 until the fleet was heard", [({}, state.settling)]),
+        ("llmgw_paused", "gauge", "1 while an operator's pause lasts", [({}, bool(state.paused))]),
+        (
+            "llmgw_blocked",
+            "gauge",
+            "1 while something waits for a yes",
+            [({}, bool(blocked(control)[0]))],
+        ),
         ("llmgw_nodes", "gauge", "nodes by state", [({"state": k}, v) for k, v in nodes.items()]),
         (
             "llmgw_shards",

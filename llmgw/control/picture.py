@@ -58,12 +58,13 @@ class Change(Struct):
     draining: dict[str, Draining] | None = None
     failures: dict[str, tuple[Failure, ...]] | None = None
     sources: dict[str, str] | None = None
-    gateway: dict[str, Any] | None = None
+    paused: str | None = None
+    confirmed: frozenset[str] | None = None
     events: tuple[dict[str, Any], ...] = ()
     durable: bool = False
 
     def __bool__(self) -> bool:
-        given = (self.draining, self.failures, self.sources, self.gateway)
+        given = (self.draining, self.failures, self.sources, self.paused, self.confirmed)
         return bool(self.nodes or self.gone or self.events) or any(g is not None for g in given)
 
 
@@ -86,14 +87,27 @@ def picture(state: State, node: Node, now: Moment) -> Picture:
 
 def memory_of(state: State, zero: float) -> Memory:
     """What a control that took over at this moment would remember; `zero` is the moment that is 0 on its clock."""
-    return Memory(
+    memory = Memory(
         nodes=tuple((believed(n), unreachable(state, n)) for _, n in sorted(state.nodes.items())),
         epoch=state.epoch,
+        failures=state.failures,
+        draining=state.draining,
+        paused=state.paused,
+        confirmed=state.confirmed,
+    )
+    return shifted(memory, zero)
+
+
+def shifted(memory: Memory, zero: float) -> Memory:
+    """The same on a clock that shows 0 at `zero`; which table showed a drain is this control's own business."""
+    return replace(
+        memory,
         failures={
-            m: tuple(replace(f, at_s=f.at_s - zero) for f in fs) for m, fs in state.failures.items()
+            m: tuple(replace(f, at_s=f.at_s - zero) for f in fs)
+            for m, fs in memory.failures.items()
         },
         draining={
-            i: Draining(d.since_s - zero, d.reason, d.why) for i, d in state.draining.items()
+            i: Draining(d.since_s - zero, d.reason, d.why) for i, d in memory.draining.items()
         },
     )
 
@@ -150,6 +164,15 @@ def failures_of(
         if failure is not None:
             found[model] = (*found.get(model, ()), replace(failure, at_s=now.seconds(at)))
     return found
+
+
+def confirmed_text(confirmed: frozenset[str]) -> str:
+    return _text(sorted(confirmed))
+
+
+def confirmed_of(text: str, warn: Warn) -> frozenset[str]:
+    """One that cannot be read is asked for again."""
+    return frozenset(_value(text or "[]", list[str], warn) or ())
 
 
 def event_rows(change: Change) -> Iterator[tuple[int, str, str]]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from llmgw.control.crash import crash
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import (
     EPOCH_END,
@@ -20,6 +22,7 @@ from llmgw.core.types.messages import (
     Events,
     NodeReport,
     SendReport,
+    StopShard,
     Token,
 )
 from llmgw.core.types.state import SESSION_TTL_S
@@ -31,6 +34,10 @@ POLL_S = 25.0
 REPEAT_S = 5.0
 #: A session may last for months: what was ordered long ago is forgotten beyond this many.
 NUMBERS_KEPT = 1000
+#: So many earlier processes of one node's agent are remembered, to tell that one of them is not dead at all.
+FORMER_KEPT = 16
+#: While two pictures of a node stay different whatever it reports, another report is asked for no sooner.
+DISPUTE_S = 60.0
 
 #: kind, shard, incarnation
 Key = tuple[str, str, str]
@@ -44,12 +51,17 @@ class SessionGoneError(LlmgwError):
 
 
 class Session(Struct, eq=False):
-    """`numbers`: seq and time of the last order of a kind to a shard, so that it is not queued twice."""
+    """`numbers`: seq and time of the last order of a kind to a shard, so that it is not queued twice.
+
+    `epoch`: the one its agent was told when it registered. `former`: the agent's processes that this one superseded.
+    """
 
     id: str
     report: NodeReport
     came_from: str
     heard_s: float
+    epoch: int = 0
+    former: tuple[str, ...] = ()
     n: int = -1
     applied: int = 0
     seq: int = 0
@@ -71,13 +83,28 @@ class Session(Struct, eq=False):
         return _place(self.report, self.came_from)
 
 
+class Dispute(Struct):
+    """Two digests of one node that differ: since when, and in which session, a complete report was asked for."""
+
+    pair: tuple[str, str]
+    session: str
+    asked_s: float
+    said: bool = False
+
+
 class Sessions:
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
         self._by_node: dict[str, Session] = {}
         #: per node id, the boot in which it registered last, and that registration's number
         self._latest: dict[str, tuple[str, int]] = {}
+        self._disputes: dict[str, Dispute] = {}
         self._closing = False
+
+    def recall(self, reports: Iterable[NodeReport]) -> None:
+        """What was registered with the control before this one: a call held up over its end is as late (A42)."""
+        for report in reports:
+            self._latest.setdefault(report.node_id, (report.boot_id, report.registration))
 
     def check(self, report: NodeReport, came_from: str, now: float) -> None:
         """LlmgwError where it may not register: 409 where somebody else is behind that name or id."""
@@ -106,15 +133,22 @@ class Sessions:
         for old in self._same(report):
             _refuse_double(old, report, came_from, now)
 
-    def open(self, report: NodeReport, came_from: str, now: float) -> Session:
+    def open(self, report: NodeReport, came_from: str, now: float, epoch: int = 0) -> Session:
         """A new session in place of those of the same node; `check` has let it in."""
+        former: tuple[str, ...] = ()
         for old in self._same(report):
             self._end(old)
+            if old.report.instance != report.instance:
+                former = (*old.former, old.report.instance)[-FORMER_KEPT:]
+            else:
+                former = old.former
         new = Session(
             id=os.urandom(16).hex(),
             report=report,
             came_from=came_from,
             heard_s=now,
+            epoch=epoch,
+            former=former,
             changed=asyncio.Event(),
         )
         self._by_id[new.id] = self._by_node[report.node] = new
@@ -127,10 +161,6 @@ class Sessions:
             for s in self._by_id.values()
             if s.node == report.node or s.report.node_id == report.node_id
         ]
-
-    def formerly(self, report: NodeReport) -> list[str]:
-        """Other names under which this node has a session: it was renamed (F54)."""
-        return [s.node for s in self._same(report) if s.node != report.node]
 
     def get(self, session_id: str) -> Session:
         session = self._by_id.get(session_id)
@@ -156,11 +186,45 @@ class Sessions:
     def heard(self, session: Session, message: Events, now: float) -> bool:
         """Note a sign of life; False for a message older than one that was folded already."""
         session.heard_s = now
-        session.applied = max(session.applied, message.applied)
+        session.applied = max(session.applied, min(message.applied, session.seq))
         if message.n <= session.n:
             return False
         session.n = message.n
         return True
+
+    def differ(self, session: Session, theirs: str, ours: str, now: float) -> bool:
+        """Whether a complete report may settle that two digests differ: not when the last one left them as they were.
+
+        An agent that says what this control reads otherwise (a state of a newer version) would else register for ever.
+        """
+        node_id = session.report.node_id
+        old = self._disputes.get(node_id)
+        new = Dispute((theirs, ours), session.id, now)
+        if old is not None:
+            answered = old.session != session.id
+            if answered and (old.pair == new.pair or now - old.asked_s < DISPUTE_S):
+                return False
+            new.said = old.said
+        self._disputes[node_id] = new
+        return True
+
+    def first_said(self, session: Session) -> bool:
+        """True once a dispute: it is news for people."""
+        dispute = self._disputes[session.report.node_id]
+        said, dispute.said = dispute.said, True
+        return not said
+
+    def agree(self, session: Session) -> None:
+        self._disputes.pop(session.report.node_id, None)
+
+    def fence(self, epoch: int, now: float) -> None:
+        """Ask every agent that was told a lower epoch to report, until it has stored this one and did (design.md 3).
+
+        Asked once only, a node whose disk was full at that moment would obey an older leader for months.
+        """
+        for session in self._by_id.values():
+            if session.epoch < epoch:
+                self.send(session.node, SendReport(), now)
 
     def send(self, node: str, command: Command, now: float) -> bool:
         """Queue it, unless the same is under way; False when it was not queued."""
@@ -182,6 +246,7 @@ class Sessions:
         session.queue[session.seq] = replace(command, seq=session.seq, session=session.id)
         assert session.changed is not None
         session.changed.set()
+        crash(f"after_send_{_kind(command)}")
         return True
 
     async def poll(
@@ -189,8 +254,13 @@ class Sessions:
     ) -> tuple[Command, ...]:
         """What is queued behind `after`, which acknowledges what is before; () when nothing came."""
         assert session.changed is not None
+        if after > session.seq:
+            # It counts by another session: what it takes for heard was never sent.
+            msg = f"order {after} is acknowledged, {session.seq} were given in this session"
+            raise SessionGoneError(msg, "register again")
         for seq in [s for s in session.queue if s <= after]:
             del session.queue[seq]
+            crash("after_ack")
         if not session.queue and not session.gone and not self._closing:
             session.changed.clear()
             try:
@@ -235,10 +305,16 @@ def stamped(command: Command, token: Token) -> Command:
     return replace(command, epoch=token.epoch, leader_uuid=token.leader_uuid)
 
 
+def _kind(command: Command) -> str:
+    return str(command.__struct_config__.tag)
+
+
 def _key(command: Command) -> Key:
-    kind = str(command.__struct_config__.tag)
+    kind = _kind(command)
     if isinstance(command, SendReport):
         return (kind, "", "")
+    if isinstance(command, StopShard) and command.force:
+        kind += " force"  # an ordinary one under way must not swallow an operator's (A43)
     return (kind, command.shard, command.incarnation)
 
 
@@ -254,18 +330,23 @@ def _place(report: NodeReport, came_from: str) -> str:
 def _refuse_double(old: Session, mine: NodeReport, came_from: str, now: float) -> None:
     """F52, F53: a restarted agent is welcome at once, two agents behind one name or id are not."""
     same_id = mine.node_id == old.report.node_id
-    if same_id and mine.boot_id == old.report.boot_id:
+    restarted = same_id and mine.boot_id == old.report.boot_id
+    if restarted and not (mine.instance and mine.instance in old.former):
         return  # the flock on its state dir proves that the old one ended
     heard = now - old.heard_s
     if heard >= SESSION_TTL_S:
         return
-    what = "has the same node id under another boot id" if same_id else "has another node id"
+    what = "has another node id"
+    if same_id:
+        # The flock does not reach into another container: each would end the other's session for ever.
+        what = "took its place" if restarted else "is known under another boot id"
+        what += " with the same node id"
     msg = (
         f"node {mine.node} at {_place(mine, came_from)} refused: {old.node} at {old.place} {what} "
         f"and was heard {heard:.0f} s ago"
     )
     hint = (
-        "a cloned disk? remove the state dir of one of the two"
+        "a cloned disk, or a copied state dir? remove the state dir of one of the two"
         if same_id
         else "give one of them another name: llmgw agent --node NAME"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from msgspec import Struct
 
 from llmgw.config import CONTROL_LISTEN, GATEWAY_LISTEN, Address, address
 from llmgw.errors import UsageError
+
+DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 class ControlSettings(Struct, frozen=True, kw_only=True):
@@ -25,6 +28,8 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
     lease: str = "file"
     settle_timeout_s: float = 60.0
     keep_unknown: bool = False
+    #: digest of the plan that a start may have; "" for any
+    require_plan: str = ""
     token: str = ""
     node_token: str = ""
     insecure: bool = False
@@ -49,6 +54,9 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
         if self.gateway is not None and self.gateway == self.listen and self.listen.port:
             msg = f"--listen and --gateway are both {self.listen}"
             raise UsageError(msg, "give the gateway a port of its own")
+        if self.require_plan and not DIGEST.fullmatch(self.require_plan):
+            msg = f"--require-plan {self.require_plan[:80]!r} is no digest of a plan"
+            raise UsageError(msg, "`llmgw adopt --dry-run` prints it: sha256: and 64 hex digits")
         if self.settle_timeout_s < 0:
             msg = f"--settle-timeout {self.settle_timeout_s:g}s is negative"
             raise UsageError(msg, "60s is the default, 0s waits for nobody")

@@ -8,6 +8,7 @@ The gateway is never ended because control ends. Answers for: one gateway of our
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -75,6 +76,7 @@ class Gateway:
         while not await self._adopted():
             try:
                 self._listener = bound(self.where, "the gateway", "--gateway")
+                crash("after_bind")
             except PortTakenError as e:
                 if not self._ours(e.pid):
                     raise
@@ -88,6 +90,7 @@ class Gateway:
     async def _adopted(self) -> bool:
         try:
             found = await asyncio.to_thread(handover.listener, self._folder)
+            crash("after_handover")
         except UnreachableError:
             return False
         old = found.gateway
@@ -176,6 +179,7 @@ class Gateway:
         if self._settings.insecure:
             command.append("--insecure")
         crash("before_spawn")
+        make_folder(self._folder)  # somebody may have removed it
         log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._child = subprocess.Popen(
@@ -191,6 +195,7 @@ class Gateway:
             os.close(log)
         crash("after_spawn")
         self._watch(self._child.pid)
+        crash("after_watch")
         self.gateway = ""
         self._story.tell(
             "gateway", f"started, pid {self.pid}, it serves {self.where}", pid=self.pid
@@ -245,6 +250,7 @@ class Gateway:
         if self._pidfd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+                crash("gateway_ended")
 
     def let_go(self) -> None:
         """Control ends, the gateway stays: it has the socket too."""
@@ -260,11 +266,14 @@ class Gateway:
 def make_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(13, "permission denied")
+        if os.access(path, os.W_OK | os.X_OK):
+            return
+        read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        why = os.strerror(errno.EROFS if read_only else errno.EACCES)
     except OSError as e:
-        msg = f"state dir {path} cannot be used: {(e.strerror or str(e)).lower()}"
-        raise LlmgwError(msg, "give a writable one of your own") from e
+        why = e.strerror or str(e)
+    msg = f"state dir {path} cannot be used: {why.lower()}"
+    raise LlmgwError(msg, "give a writable one of your own")
 
 
 def _environment(token: str) -> dict[str, str]:

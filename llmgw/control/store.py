@@ -7,93 +7,85 @@ cannot be read is moved aside, what cannot be written is said in `status`. May n
 
 from __future__ import annotations
 
+import glob
 import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from shutil import copyfile
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
-
-from llmgw.control import picture
+from llmgw.control import files, rows
+from llmgw.control.crash import crash
+from llmgw.control.files import StoreError, moved_aside
 from llmgw.control.lease import Flock
 from llmgw.control.picture import Change, Moment, Picture
+from llmgw.control.rows import EVENTS_KEPT, MIGRATIONS
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
-from llmgw.errors import EXIT_UNKNOWN, LlmgwError
+from llmgw.errors import EXIT_UNKNOWN
 
+__all__ = [
+    "BUSY_S",
+    "EVENTS_KEPT",
+    "MIGRATIONS",
+    "Store",
+    "StoreError",
+    "apply_reports",
+    "moment",
+    "read_memory",
+    "read_sources",
+]
+
+T = TypeVar("T")
 #: SQLite waits this long for somebody else's lock (F13); adoption and dispatch stand still for no longer than that.
 BUSY_S = 0.25
-#: `events` keeps about this many rows.
-EVENTS_KEPT = 10_000
-
-
-class StoreError(LlmgwError):
-    """The inventory cannot be read or written now; `busy`: somebody has it locked; `corrupt`: not ever again."""
-
-    code = "inventory"
-    status = 503
-
-    def __init__(
-        self, message: str, hint: str = "", *, busy: bool = False, corrupt: bool = False
-    ) -> None:
-        super().__init__(message, hint)
-        self.busy = busy
-        self.corrupt = corrupt
 
 
 def moment(mono_s: float) -> Moment:
     return Moment(mono_s, time.time())
 
 
-def _first_tables(db: sqlite3.Connection) -> None:
-    for table in (
-        "meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-        "nodes (name TEXT PRIMARY KEY, unreachable INTEGER NOT NULL, heard_at TEXT NOT NULL, report TEXT NOT NULL)",
-        "draining (incarnation TEXT PRIMARY KEY, since TEXT NOT NULL, drain TEXT NOT NULL)",
-        """failures (model TEXT, incarnation TEXT, at TEXT NOT NULL, failure TEXT NOT NULL,
-        PRIMARY KEY (model, incarnation))""",
-        "catalog (file TEXT PRIMARY KEY, source TEXT NOT NULL)",
-        "events (id INTEGER PRIMARY KEY, at TEXT NOT NULL, event TEXT NOT NULL)",
-    ):
-        db.execute(f"CREATE TABLE {table}")
-
-
-#: Step n makes version n of the file out of version n - 1 (`PRAGMA user_version`). Never edited, only added to.
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first_tables,)
-
-
 class Store:
+    """`opened`: how often; another number means another file, which may have nothing of what was in the one before."""
+
     def __init__(self, path: Path, *, warn: Callable[[str], None]) -> None:
-        self.path = path
+        self.path = files.real(path)
+        self.opened = 0
         self._warn = warn
         self._db: sqlite3.Connection | None = None
+        self._left: files.Stamp | None = None
 
     def open(self) -> None:
-        """Open, or create, or move a broken one aside and create (F14). StoreError: not now."""
-        if self._db is not None:
+        """Open what is there, or create it, or move a broken one aside and create (F14). StoreError: not now."""
+        if self.as_left:
             return
+        self.close()
         for _ in range(2):
             try:
-                if not self.path.exists():
+                there = files.there(self.path)
+                if aside := files.strange_journal(self.path):
+                    self._warn(f"{self.path} had the journal of another file, moved to {aside}")
+                if not there:
                     _create(self.path)
                 self._db = _connected(self.path)
             except StoreError as e:
                 if not e.corrupt:
                     raise
-                aside = _aside(self.path)
+                aside = moved_aside(self.path)
+                crash("after_set_aside")
                 self._warn(f"{e.message}; moved to {aside}, going on with an empty history")
             else:
+                self.opened += 1
+                self._left = files.stamp(self.path)
                 return
 
     @property
-    def closed(self) -> bool:
-        return self._db is None
+    def as_left(self) -> bool:
+        """Open, and nobody has removed, replaced or written the file since this control did."""
+        return self._db is not None and self._left == files.stamp(self.path)
 
     def close(self) -> None:
         if self._db is not None:
@@ -101,102 +93,104 @@ class Store:
             self._db = None
 
     @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        """The open file. One that fails other than by being busy is opened anew by who wants it next."""
+        if self._db is None:
+            msg = f"{self.path} is not open"
+            raise StoreError(msg, "control tries again")
+        try:
+            with _worded(self.path):
+                yield self._db
+        except StoreError as e:
+            if not e.busy:
+                self.close()
+            raise
+
+    @contextmanager
     def _commit(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
         """FULL for what others act upon (epoch, intents); NORMAL for what agents will say again."""
-        with _worded(self.path):
-            if self._db is None:
-                msg = f"{self.path} is not open"
-                raise StoreError(msg)
-            db = self._db
+        with self._used() as db:
             db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
+                crash("before_commit")
                 db.execute("COMMIT")
+                crash("after_commit")
             except BaseException:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+            self._left = files.stamp(self.path)
 
     def epoch(self) -> int:
-        with _worded(self.path):
-            return _epoch(self._opened())
+        self.open()
+        with self._used() as db:
+            return rows.epoch(db)
 
     def write_epoch(self, epoch: int, leader_uuid: str) -> None:
         with self._commit(durable=True) as db:
-            _set(db, "epoch", epoch)
-            _set(db, "leader_uuid", leader_uuid)
+            rows.put(db, "epoch", epoch)
+            rows.put(db, "leader_uuid", leader_uuid)
 
     def memory(self, now: Moment) -> Memory:
-        with _worded(self.path):
-            return _memory(self._opened(), now, self._warn)
+        with self._used() as db:
+            return rows.memory(db, now, self._warn)
 
     def sources(self) -> dict[str, str]:
         """The last good catalog; {} when there never was one."""
-        with _worded(self.path):
-            return dict(self._opened().execute("SELECT file, source FROM catalog"))
-
-    def gateway(self) -> dict[str, Any]:
-        with _worded(self.path):
-            row = self._opened().execute("SELECT value FROM meta WHERE key = 'gateway'").fetchone()
-        return _plain(row[0]) if row else {}
+        with self._used() as db:
+            return rows.sources(db)
 
     def events(self, last: int) -> list[dict[str, Any]]:
         """The newest `last` events, oldest first, each with its `id`."""
-        with _worded(self.path):
-            rows = self._opened().execute(
-                "SELECT id, event FROM events ORDER BY id DESC LIMIT ?", (last,)
-            )
-            return [{"id": i, **_plain(e)} for i, e in reversed(list(rows))]
+        with self._used() as db:
+            return rows.events(db, last)
 
-    def save(self, change: Change, now: Moment) -> None:
+    def save(self, change: Change, now: Moment, *, instead: bool = False) -> None:
+        """`instead`: of all nodes that are in the file; it may be somebody's backup."""
         with self._commit(durable=change.durable) as db:
-            _save(db, change, now)
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._db is None:
-            msg = f"{self.path} is not open"
-            raise StoreError(msg)
-        return self._db
+            if instead:
+                db.execute("DELETE FROM nodes")
+            rows.save(db, change, now)
 
 
 def read_memory(
     path: Path, *, now: float = 0.0, warn: Callable[[str], None] = lambda _: None
 ) -> Memory:
-    """What a control that starts on this file would remember, by the reader's clock. Changes nothing on disk (A53).
-
-    A file that is there and cannot be read is no empty one: who asks cannot tell what control would do (exit 3).
-    """
+    """What a control that starts on this file would remember, by the reader's clock. Changes nothing on disk (A53)."""
     at = moment(now)
+    return _looked_at(path, lambda db: rows.memory(db, at, warn), Memory(), warn)
+
+
+def read_sources(path: Path, *, warn: Callable[[str], None] = lambda _: None) -> dict[str, str]:
+    """The last good catalog that a control which starts on this file would fall back on (F11). Changes nothing."""
+    return _looked_at(path, rows.sources, {}, warn)
+
+
+def _looked_at(
+    path: Path, look: Callable[[sqlite3.Connection], T], empty: T, warn: Callable[[str], None]
+) -> T:
+    """A file that is there and cannot be read is no empty one: who asks cannot tell what control would do (exit 3)."""
+    path = files.real(path)
     try:
-        if not _there(path):
-            return Memory()
-        try:
-            with closing(_read_only(path)) as db:
-                return _memory(db, at, warn)
-        except StoreError as e:
-            if e.corrupt:
-                raise
-        # A journal that a killed writer left, or a writer that holds on: SQLite would write, or wait. A copy need not.
-        with _copied(path) as copy, closing(_connected(copy, migrate=False)) as db:
-            return _memory(db, at, warn)
+        if not files.there(path):
+            return empty
+        if not files.only_in_memory(path):
+            try:
+                with closing(_read_only(path)) as db, _worded(path):
+                    return look(db)
+            except StoreError as e:
+                if not e.busy:
+                    raise
+        with closing(_in_memory(path)) as db, _worded(path):
+            return look(db)
     except StoreError as e:
         if not e.corrupt:
             e.exit_code = EXIT_UNKNOWN
             raise
         warn(f"{e.message}; a control that starts now would go on with an empty history")
-        return Memory()
-
-
-def _there(path: Path) -> bool:
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return False
-    except OSError as e:
-        msg = f"{path} cannot be read: {e.strerror}"
-        raise StoreError(msg, "ask as the user that control runs as") from e
-    return True
+        return empty
 
 
 def apply_reports(path: Path, reports: Iterable[NodeReport]) -> None:
@@ -219,9 +213,15 @@ def _create(path: Path) -> None:
     """Under another name and moved into place: a kill in between leaves nothing half made."""
     made = path.with_name(f"{path.name}.new-{os.getpid()}")
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in path.parent.glob(f"{glob.escape(path.name)}.new-*"):
+            left.unlink(
+                missing_ok=True
+            )  # by one that was killed here; in a container the next has the same pid
         os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
-            _connected(made).close()
+            _connected(made, named=path).close()
+            crash("before_create")
             made.rename(path)
         finally:
             made.unlink(missing_ok=True)
@@ -233,26 +233,44 @@ def _create(path: Path) -> None:
         raise StoreError(msg, "check the folder's permissions and free space") from e
 
 
-def _connected(path: Path, *, migrate: bool = True) -> sqlite3.Connection:
-    with _worded(path):
-        db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-        try:
-            db.execute("PRAGMA journal_mode=DELETE")
-            db.execute("PRAGMA temp_store=MEMORY")
-            _check(db, path)
-            if migrate:
-                _migrate(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
+def _connected(path: Path, *, named: Path | None = None) -> sqlite3.Connection:
+    def prepare(db: sqlite3.Connection) -> None:
+        _check(db, path)
+        db.execute("PRAGMA journal_mode=DELETE")
+        rows.migrate(db)
+
+    return _prepared(str(path), named or path, prepare)
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
+    where = f"{path.as_uri()}?mode=ro"
+    return _prepared(where, path, lambda db: _check(db, path))
+
+
+def _in_memory(path: Path) -> sqlite3.Connection:
+    """For what SQLite would wait for, or roll back into the file: a writer that holds on, or one that was killed."""
+
+    def prepare(db: sqlite3.Connection) -> None:
+        if not hasattr(db, "deserialize"):
+            msg = f"{path} cannot be read without writing: a writer holds on to it, or was killed"
+            raise StoreError(msg, "start control; or use a Python with SQLite 3.36 or newer")
+        db.deserialize(files.content(path))
+        _check(db, path)
+
+    return _prepared(":memory:", path, prepare)
+
+
+def _prepared(
+    where: str, path: Path, prepare: Callable[[sqlite3.Connection], None]
+) -> sqlite3.Connection:
     with _worded(path):
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
+        uri = where.startswith("file:")
+        db = sqlite3.connect(where, uri=uri, timeout=BUSY_S, isolation_level=None)
+        # Bytes that are no text are a record that cannot be read, not a reason to read none (F20).
+        db.text_factory = lambda raw: raw.decode(errors="replace")
         try:
-            _check(db, path)
+            db.execute("PRAGMA temp_store=MEMORY")
+            prepare(db)
         except BaseException:
             db.close()
             raise
@@ -260,60 +278,35 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if files.odd(path):
+        msg = f"{path} is broken: its header has numbers that no SQLite writes"
+        raise StoreError(msg, corrupt=True)
+    version = rows.version(db)
     if version > len(MIGRATIONS):
         msg = f"{path} was written by a newer llmgw (format {version}, this one knows {len(MIGRATIONS)})"
         raise StoreError(msg, "use that version again, or start with another --inventory FILE")
-    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         msg = f"{path} is broken: {found}"
         raise StoreError(msg, corrupt=True)
-
-
-def _migrate(db: sqlite3.Connection) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version == len(MIGRATIONS):
+    tables = rows.tables(db)
+    lacking = _tables_wanted() - tables
+    if not tables or not lacking:
         return
-    db.execute("BEGIN IMMEDIATE")
-    for step in MIGRATIONS[version:]:
-        step(db)
-    db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-    db.execute("COMMIT")
+    if tables.isdisjoint(_tables_wanted()):
+        msg = f"{path} is a database, but not an inventory of llmgw"
+        raise StoreError(msg, "name another file: --inventory FILE")
+    if version == len(MIGRATIONS):
+        msg = f"{path} is broken: it has no table {min(lacking)[0]} as it should be"
+        raise StoreError(msg, corrupt=True)
 
 
-def _aside(path: Path) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
-    try:
-        path.rename(aside)
-        journal = path.with_name(f"{path.name}-journal")
-        if journal.exists():
-            journal.rename(aside.with_name(f"{aside.name}-journal"))
-    except OSError as e:
-        msg = f"{path} is broken and cannot be moved aside: {e.strerror}"
-        raise StoreError(msg, "move it away by hand") from e
-    return aside
-
-
-@contextmanager
-def _copied(path: Path) -> Iterator[Path]:
-    """The file and its journal, in the order that keeps them consistent: a page is in the journal before it changes."""
-    with tempfile.TemporaryDirectory(prefix="llmgw-") as folder:
-        copy = Path(folder) / "inventory.db"
-        journal = path.with_name(f"{path.name}-journal")
-        try:
-            for _ in range(5):
-                before = path.stat()
-                copyfile(path, copy)
-                if journal.exists():
-                    copyfile(journal, copy.with_name("inventory.db-journal"))
-                after = path.stat()
-                if (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino):
-                    break
-        except OSError as e:
-            msg = f"{path} cannot be read: {e.strerror}"
-            raise StoreError(msg, "ask as the user that control runs as") from e
-        yield copy
+@cache
+def _tables_wanted() -> set[tuple[str, str]]:
+    """Name and wording of every table of this version's format."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        rows.migrate(db)
+        return rows.tables(db)
 
 
 @contextmanager
@@ -329,62 +322,8 @@ def _worded(path: Path) -> Iterator[None]:
         else:
             msg, hint = f"{path}: {e}", "check the disk and the file's permissions"
         raise StoreError(msg, hint, busy=busy, corrupt=corrupt) from e
-
-
-# ---------------------------------------------------------------- rows
-
-
-def _plain(text: str) -> dict[str, Any]:
-    """One row; nobody but people need it, so one that makes no sense is an empty one."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return {}
-
-
-def _epoch(db: sqlite3.Connection) -> int:
-    row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-    try:
-        return int(row[0]) if row else 0
-    except ValueError:
-        return 0  # as of a lost file: agents tell what they obeyed (F16)
-
-
-def _set(db: sqlite3.Connection, key: str, value: object) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, str(value)))
-
-
-def _save(db: sqlite3.Connection, change: Change, now: Moment) -> None:
-    db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in change.gone])
-    db.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", picture.node_rows(change))
-    if change.draining is not None:
-        rows = picture.draining_rows(change.draining, now)
-        db.execute("DELETE FROM draining")
-        db.executemany("INSERT INTO draining VALUES (?, ?, ?)", rows)
-    if change.failures is not None:
-        failed = picture.failure_rows(change.failures, now)
-        db.execute("DELETE FROM failures")
-        db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", failed)
-    if change.sources is not None:
-        db.execute("DELETE FROM catalog")
-        db.executemany("INSERT INTO catalog VALUES (?, ?)", change.sources.items())
-    if change.gateway is not None:
-        _set(db, "gateway", msgspec.json.encode(change.gateway).decode())
-    db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", picture.event_rows(change))
-    if change.events:
-        db.execute("DELETE FROM events WHERE id <= ?", (change.events[-1]["id"] - EVENTS_KEPT,))
-
-
-def _memory(db: sqlite3.Connection, now: Moment, warn: Callable[[str], None]) -> Memory:
-    with _worded(Path("the inventory")):
-        if not db.execute("PRAGMA user_version").fetchone()[0]:
-            return Memory()
-        nodes = db.execute("SELECT name, unreachable, report FROM nodes ORDER BY name").fetchall()
-        failures = db.execute("SELECT model, at, failure FROM failures ORDER BY at").fetchall()
-        draining = db.execute("SELECT incarnation, since, drain FROM draining").fetchall()
-        return Memory(
-            nodes=picture.nodes_of(nodes, warn),
-            epoch=_epoch(db),
-            failures=picture.failures_of(failures, now, warn),
-            draining=picture.draining_of(draining, now, warn),
-        )
+    except (
+        UnicodeError
+    ) as e:  # in what SQLite says of it, where not even the names of tables are text
+        msg = f"{path} is broken: {e}"
+        raise StoreError(msg, corrupt=True) from e

@@ -44,6 +44,10 @@ class Story:
         self.events.extend(told)
         self._next += last
 
+    def at(self, due_s: float) -> str:
+        """The time so many seconds from this pass, for events that announce something."""
+        return self._now.iso(self._now.mono + due_s)
+
     def tell(self, kind: str, why: str, *, level: str = "info", **ids: Any) -> None:
         """Log it and record it as an event. `kind` is a word for machines, `why` the sentence for people."""
         known = {k: v for k, v in ids.items() if v not in (None, "")}
@@ -69,10 +73,14 @@ class Story:
         *,
         level: str = "info",
         exact: bool = False,
+        news: str = "",
         **ids: Any,
     ) -> None:
-        """Tell it unless it was told in the last pass too; figures that tick along are no news (unless `exact`)."""
-        news = why if exact else _FIGURES.sub("#", why)
+        """Tell it unless it was told in the last pass too; figures that tick along are no news (unless `exact`).
+
+        `news`: what of it must differ to be worth a line; the sentence by default.
+        """
+        news = why if exact else _FIGURES.sub("#", news or why)
         self._repeated.add(key)
         if self._last.get(key) != news:
             self._last[key] = news

@@ -5,6 +5,8 @@ Answers for: which finding is worth a line. It may not decide, nor word a reason
 
 from __future__ import annotations
 
+import re
+
 from llmgw.control.apply import Done
 from llmgw.control.story import Story
 from llmgw.core.adopt.survey import Survey
@@ -18,15 +20,20 @@ from llmgw.core.types.plan import (
     Verdict,
     Wait,
 )
+from llmgw.wire.plan import blocked_digest
 
 #: `keep` and `terminal` are no news, `hold` is while it is not just settling; `forget` has a line of its own.
 _TOLD = frozenset({"adopt", "join", "replace", "stray", "unclaimed", "conflict", "hold"})
 _WARNED = frozenset({"stray", "unclaimed", "conflict"})
+#: Who it is that starts just now is no news to those that wait for it: of ten models on one box each would say so ten
+#: times, and twice each time, first of what is placed and then of its name.
+_STARTING = re.compile(r"(?:(?<=: )|^)[^:;]+? (?:is|are) still starting")
 
 
 class Teller:
     def __init__(self, story: Story) -> None:
         self._story = story
+        self._blocked = ""
 
     def found(self, found: Survey) -> None:
         for v in found.verdicts:
@@ -87,18 +94,38 @@ class Teller:
         )
 
     def plan(self, plan: Plan, done: list[Done]) -> None:
-        """What was done; and what is wanted and has to wait."""
+        """What was done; what is wanted and has to wait; what is announced (A48); what is held back (A49)."""
+        self._held_back(plan)
         for one in done:
             self._done(one)
         for action in plan.actions:
             if isinstance(action, Wait):
-                self._story.once(("wait", action.model), "wait", action.why, model=action.model)
+                key = ("wait", action.model)
+                news = _STARTING.sub("another is still starting", action.why)
+                self._story.once(key, "wait", action.why, news=news, model=action.model)
             elif isinstance(action, StopReplica) and action.due_s > 0:
-                key = ("stop", action.incarnation, "due")
-                why = f"will be stopped: {action.why}"
                 self._story.once(
-                    key, "stop", why, level="warning", replica=action.replica, reason=action.reason
+                    ("stop", action.incarnation, "due"),
+                    "stop",
+                    f"will be stopped: {action.why}",
+                    level="warning",
+                    replica=action.replica,
+                    reason=action.reason,
+                    due=self._story.at(action.due_s),
                 )
+
+    def _held_back(self, plan: Plan) -> None:
+        """Once when it begins and whenever it is about other engines, and once when it is over."""
+        blocked = plan.blocked
+        digest = "" if blocked is None else blocked_digest(blocked)
+        if digest == self._blocked:
+            return
+        self._blocked = digest
+        if blocked is None:
+            self._story.tell("released", "nothing is blocked any more")
+            return
+        why = f"{blocked.why}; llmgw confirm {digest} lets it happen"
+        self._story.tell("blocked", why, level="warning", digest=digest)
 
     def _done(self, done: Done) -> None:
         action = done.action

@@ -31,6 +31,7 @@ STYLES = {
     "unhealthy": BAD,
     "blocked:": BAD,
     "warning:": WARN,
+    "paused": WARN,
     "loading": WARN,
     "starting": WARN,
     "assembling": WARN,

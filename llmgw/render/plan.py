@@ -29,8 +29,25 @@ def page(plan: Json) -> list[Table | str]:
     if follows:
         parts.append(Table((), follows))
     parts += [f"warning: {w}" for w in plan.get("warnings", ())]
+    parts += _held_back(plan)
     parts.append(summary(plan, ends))
     return parts
+
+
+def _held_back(plan: Json) -> list[str]:
+    """Why some of it would wait for a word of the operator, once for all that do."""
+    blocked = plan.get("blocked")
+    why = {a.get("withheld") for a in plan["actions"]} - {None, blocked and blocked["why"]}
+    said = [f"blocked: {w}" if not w.startswith("paused ") else w for w in sorted(why)]
+    if blocked:
+        said.append(f"blocked: {blocked['why']}; llmgw confirm {blocked['digest']} lets it happen")
+    return said
+
+
+def _mark(action: Json) -> str:
+    """An action that is listed and not carried out for now."""
+    why = action.get("withheld")
+    return "" if not why else " (paused)" if why.startswith("paused ") else " (blocked)"
 
 
 def gpu_names(plan: Json) -> dict[str, str]:
@@ -70,6 +87,7 @@ def _shard(shard: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]
         why = why if why.startswith(verdict) else f"{verdict}: {why}"
         if end["due_s"] > 0:
             why += f" (in {end['due_s']:.0f} s)"
+        why += _mark(end)
     word = f"- {end['action']}" if end else f"{STAYS.get(verdict, '!')} {verdict}"
     gone = verdict == "forget"
     return [
@@ -86,7 +104,9 @@ def _shard(shard: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]
 def _silent(node: Json) -> list[str]:
     count = node["shards"]
     held = f"; {count} shard{'s' if count > 1 else ''} held" if count else ""
-    return ["? silent", "-", node["node"], "-", "-", "-", f"{node['error'] or 'no answer'}{held}"]
+    why = node["error"] or "no answer"
+    word = "? unasked" if why.startswith("not asked") else "? silent"
+    return [word, "-", node["node"], "-", "-", "-", f"{why}{held}"]
 
 
 def _foreign(process: Json, names: dict[str, str]) -> list[str]:
@@ -114,7 +134,7 @@ def _follows(
             continue
         due = f" (in {action['due_s']:.0f} s)" if action["due_s"] > 0 else ""
         sign = f"{SIGNS.get(action['action'], '!'):>3} {action['action']}"
-        yield [first, sign, _target(action, names), action["why"] + due]
+        yield [first, sign, _target(action, names), action["why"] + due + _mark(action)]
         first = ""
 
 

@@ -71,12 +71,21 @@ def notes(status: Json) -> list[str]:
     if settling := status.get("settling"):
         waits = ", ".join(settling.get("waiting_for") or ()) or "nodes to register"
         said.append(f"settling: waiting for {waits}; nothing is started or stopped before")
+    if status.get("paused"):
+        said.append(
+            f"paused {status['paused']}; nothing is stopped, drained or rolled but on request: "
+            "llmgw resume ends it"
+        )
     said += complaints(status)
-    said += [
-        f"stop pending: {s['shard']}, {s['reason']}, at {_clock(s['at'])}"
-        for s in status.get("stops_pending") or ()
-    ]
+    said += [_pending(s) for s in status.get("stops_pending") or ()]
     return said
+
+
+def _pending(stop: Json) -> str:
+    """What holds it back stands above, once for all of them."""
+    at = f", at {_clock(stop['at'])}" if stop["at"] else ""
+    held = ", held back" if stop.get("withheld") else ""
+    return f"stop pending: {stop['shard']}, {stop['reason']}{at}{held}"
 
 
 def complaints(status: Json) -> list[str]:

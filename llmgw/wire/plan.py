@@ -1,8 +1,7 @@
 """The plan as a document: `llmgw.plan/1` of contract/cli.md, with its digest and exit code.
 
-Answers for the shape, the order and the digest; the words in it come from the core. The same document comes from a
-running
-control and from the offline dry run, so both print the same thing.
+Answers for the shape, the order and the digests; the words in it come from the core. The same document comes from a
+running control and from the offline dry run, so both print the same thing.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from llmgw.core.types.plan import (
     QUIET,
     VERDICTS,
     Action,
+    Blocked,
     DrainReplica,
     Plan,
     Replica,
@@ -68,9 +68,21 @@ def plan_document(
         "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name])],
         "summary": summary,
         "disturbs": _disturbed(plan),
+        "blocked": _blocked(plan),
         "warnings": list(plan.warnings),
+        "problems": [],
         "exit_code": exit_code(plan, allow_partial=allow_partial),
     }
+
+
+def by_last_good(document: dict[str, Any], problems: tuple[str, ...]) -> dict[str, Any]:
+    """The same, saying that the catalog on disk has `problems` and it was judged by the last good one (F11)."""
+    document["problems"] = list(problems)
+    if problems:
+        why = "the catalog on disk is not valid, this is judged by the last good one"
+        document["warnings"] = [f"{why}: {p}" for p in problems] + document["warnings"]
+        document["exit_code"] = document["exit_code"] or EXIT_DIFFERENCE
+    return document
 
 
 def exit_code(plan: Plan, *, allow_partial: bool = False) -> int:
@@ -80,6 +92,12 @@ def exit_code(plan: Plan, *, allow_partial: bool = False) -> int:
     listed = any(not isinstance(a, Wait) and not _asleep(a) for a in plan.actions)
     differs = listed or any(v.verdict in DIFFERENCES for v in plan.verdicts)
     return EXIT_DIFFERENCE if differs else EXIT_OK
+
+
+def plan_digest(plan: Plan) -> str:
+    """The digest of its document."""
+    shards = [_shard(v) for v in plan.verdicts]
+    return digest(shards, [row for a in plan.actions if not _asleep(a) for row in _action(a)])
 
 
 def digest(shards: list[dict[str, Any]], actions: list[dict[str, Any]]) -> str:
@@ -92,8 +110,29 @@ def digest(shards: list[dict[str, Any]], actions: list[dict[str, Any]]) -> str:
         for a in actions
         if a["action"] != "wait"
     )
-    text = json.dumps([changed, done], separators=(",", ":"))
+    return _sha256([changed, done])
+
+
+def blocked_digest(blocked: Blocked) -> str:
+    """What `llmgw confirm` names: the very engines that were shown, whatever the sentence about them counts."""
+    return _sha256(sorted(blocked.incarnations))
+
+
+def _sha256(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _blocked(plan: Plan) -> dict[str, Any] | None:
+    if plan.blocked is None:
+        return None
+    names = {r.incarnation: r.replica for r in plan.replicas}
+    engines = sorted(names.get(i, i) for i in plan.blocked.incarnations)
+    return {
+        "digest": blocked_digest(plan.blocked),
+        "why": plan.blocked.why,
+        "engines": engines,
+    }
 
 
 def _asleep(action: Action) -> bool:
@@ -213,4 +252,5 @@ def _row(
         "why": action.why,
         "due_s": 0.0,
         "disturbs": False,
+        "withheld": None if isinstance(action, Wait) else action.withheld or None,
     }

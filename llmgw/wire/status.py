@@ -17,7 +17,7 @@ from llmgw.core.capacity import GpuHeld, Held, holdings
 from llmgw.core.roll import HALTED
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL, Gpu
-from llmgw.core.types.plan import Plan, Replica, StopReplica, Wait
+from llmgw.core.types.plan import Plan, Replica, RollReplica, StartReplica, StopReplica, Wait
 from llmgw.core.types.routes import RouteModel, RouteTable
 from llmgw.core.types.state import REMEMBERED, Node, Shard, State
 
@@ -46,11 +46,15 @@ def status_document(
     name: str,
     lease: str,
     blocked: str = "",
+    confirm: str = "",
     catalog_path: str = "",
     catalog_error: str = "",
     warnings: tuple[str, ...] = (),
 ) -> Json:
-    """`warnings` are the shell's own, put before those that follow from the facts."""
+    """`warnings` are the shell's own, put before those that follow from the facts.
+
+    `blocked` says why nothing, or less than was decided, is carried out; `confirm`: the digest that lets it be.
+    """
     state = seen.state
     held = holdings(state)
     shards: dict[str, list[Shard]] = {}
@@ -65,6 +69,8 @@ def status_document(
         "leader": {"name": name, "epoch": state.epoch, "lease": lease, "standbys": []},
         "settling": settling if state.settling else None,
         "blocked": blocked or None,
+        "confirm": confirm or None,
+        "paused": state.paused or None,
         "catalog": {
             "path": catalog_path,
             "version": state.catalog.digest[:12],
@@ -133,12 +139,10 @@ def _model(seen: Seen, model: Model) -> Json:
         for r in seen.found.replicas
         if r.model == model.name and r.kept and r.complete_and_ready and r.claimed
     ]
-    wait = next(
-        (a for a in seen.plan.actions if isinstance(a, Wait) and a.model == model.name), None
-    )
+    waits = _waits(seen.plan, model.name)
     state, why = route.status, route.why
-    if wait is not None and state == "unloaded":
-        state, why = "waiting", wait.why
+    if waits and state == "unloaded":
+        state, why = "waiting", waits
     elif state == "loading" and route.progress is not None:
         why = f"{why}, {route.progress * 100:.0f}%"
     until = [idle.idle_until_s(seen.state, model, r) for r in ready]
@@ -152,8 +156,18 @@ def _model(seen: Seen, model: Model) -> Json:
         "ready": len(ready),
         "waiting": idle.waiting(seen.state, model.name),
         "idle_until": seen.iso(max(sleeps)) if sleeps else None,
-        "why": why or (wait.why if wait else None),
+        "why": why or waits or None,
     }
+
+
+def _waits(plan: Plan, model: str) -> str:
+    """Why a start that is wanted is not made now, or ""."""
+    for action in plan.actions:
+        if action.model == model and isinstance(action, Wait):
+            return action.why
+        if action.model == model and isinstance(action, StartReplica) and action.withheld:
+            return f"{action.why}; held back"
+    return ""
 
 
 def _replica(seen: Seen, r: Replica, shards: list[Shard]) -> Json:
@@ -205,12 +219,20 @@ def _shard(shard: Shard) -> Json:
 
 
 def _stops_pending(seen: Seen, shards: dict[str, list[Shard]]) -> Iterator[Json]:
-    """Announced stops with their time (A48), and drains with the latest moment they end."""
+    """Announced ends with their time (A48), and drains with the latest moment they end.
+
+    One that is due and held back has no time: it comes when it is let.
+    """
     for action in seen.plan.actions:
-        if isinstance(action, StopReplica) and action.due_s > 0:
-            at = seen.iso(seen.decided_s + action.due_s)
-            for shard in action.shards:
-                yield _stop(shard, action.reason, action.why, at)
+        if isinstance(action, StartReplica | Wait):
+            continue
+        due_s = action.due_s if isinstance(action, StopReplica) else 0.0
+        if due_s <= 0 and not action.withheld:
+            continue
+        at = seen.iso(seen.decided_s + due_s) if due_s > 0 else None
+        reason = "drift" if isinstance(action, RollReplica) else action.reason
+        for shard in action.shards:
+            yield _stop(shard, reason, action.why, at, action.withheld)
     for incarnation, drain in sorted(seen.state.draining.items()):
         for shard in shards.get(incarnation, ()):
             if shard.holds:
@@ -218,8 +240,9 @@ def _stops_pending(seen: Seen, shards: dict[str, list[Shard]]) -> Iterator[Json]
                 yield _stop(shard, drain.reason, f"draining: {drain.why}", at)
 
 
-def _stop(shard: Shard, reason: str, why: str, at: str) -> Json:
-    return {"shard": shard.report.shard, "node": shard.node, "reason": reason, "why": why, "at": at}
+def _stop(shard: Shard, reason: str, why: str, at: str | None, withheld: str = "") -> Json:
+    about = {"shard": shard.report.shard, "node": shard.node, "reason": reason, "why": why}
+    return about | {"at": at, "withheld": withheld or None}
 
 
 def _drain_timeout_s(state: State, shard: Shard) -> float:

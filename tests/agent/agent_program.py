@@ -1,18 +1,49 @@
-"""`llmgw agent` without its command line: settings as JSON in argv[1], errors as the CLI's one door words them."""
+"""`llmgw agent` without its command line: settings as JSON in argv[1], errors as the CLI's one door words them.
+
+`world` among them is what no test can have for real: `deaf` engines that no signal ends (a process in D state), a
+shorter wait for a `kill`, a quicker heart `beat`, a `card` on the bus whose driver is not up, the `machine_id` file of
+another machine.
+"""
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from llmgw.agent import gpu, identity, loop, process
 from llmgw.agent.run import run
 from llmgw.agent.settings import AgentSettings
+from llmgw.core.supervise import teardown
 from llmgw.errors import LlmgwError
+
+
+def pretend(
+    *,
+    deaf: bool = False,
+    card: bool = False,
+    kill_wait_s: float = 0.0,
+    beat_s: float = 0.0,
+    machine_id: str = "",
+) -> None:
+    world: Any = process
+    if machine_id:
+        identity.MACHINE_ID = Path(machine_id)
+    if deaf:
+        world.send = lambda _pid, _ticks, _signal: True
+    if kill_wait_s:
+        teardown.KILL_WAIT_S = kill_wait_s
+    if beat_s:
+        loop.HEARTBEAT_S = beat_s
+    if card:
+        world = gpu
+        world.nvidia_card = lambda _root: True
 
 
 def main() -> int:
     raw = json.loads(sys.argv[1])
+    pretend(**raw.pop("world", {}))
     settings = msgspec.convert(raw | {"state_dir": Path(raw["state_dir"])}, AgentSettings)
     try:
         return run(settings)

@@ -20,6 +20,8 @@ from tests.agent.rig import ROOT, Rig, alive
 from tests.engines import fake_nvml
 
 GIB = 1 << 30
+#: GPUs are read once a heartbeat.
+BEAT_S = 0.25
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
 
 
@@ -63,7 +65,7 @@ def cards(tmp_path: Path, library: Path) -> Cards:
 
 @pytest.fixture
 def gpu_rig(tmp_path: Path, cards: Cards) -> Iterator[Rig]:
-    rig = Rig(tmp_path, gpus="auto")
+    rig = Rig(tmp_path, gpus="auto", world={"beat_s": BEAT_S})
     rig.start_agent(**cards.env).registered()
     yield rig
     rig.close()
@@ -197,6 +199,27 @@ def test_strangers_are_seen_counted_and_left_alone(gpu_rig: Rig, cards: Cards) -
         assert f"pid {stranger.pid} (sleep 60) holds 20.0 GiB" in why
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_a_driver_that_is_not_up_fails_nobody(tmp_path: Path, cards: Cards) -> None:
+    """F59: the agent restarts before its driver is up: devices unknown, engines go on, nothing new is started."""
+    rig = Rig(tmp_path, gpus="auto", world={"card": True, "beat_s": BEAT_S})
+    rig.start_agent(**cards.env).registered()
+    try:
+        pid = rig.ready(1, gpus=UUIDS[:1])["pid"]
+        rig.kill9()
+        cards.write(init_error=9)
+        rig.start_agent(**cards.env).registered(2)
+        report = rig.control.registers[-1]
+        assert report["gpus"] is None
+        assert [(s["state"], s["pid"]) for s in report["shards"]] == [("ready", pid)]
+        rig.start(2, gpus=UUIDS[1:])
+        assert rig.control.refusal("devices_unknown")["resource"] == f"gpu {UUIDS[1]}"
+        cards.write()
+        rig.control.wait(lambda: rig.control.events[-1]["gpus"], "the GPUs")
+        assert rig.control.shards["alpha-1/0"]["state"] == "ready"
+    finally:
+        rig.close()
 
 
 def test_a_gpu_is_free_only_when_its_memory_is_back(gpu_rig: Rig, cards: Cards) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.agent.identity import StateDirError, open_state_dir
+from llmgw.agent.identity import COPY, FILE, StateDirError, open_state_dir
 
 
 def test_the_id_stays_and_the_instance_does_not(tmp_path: Path) -> None:
@@ -51,7 +51,6 @@ def test_a_cloned_disk_is_a_new_node_and_adopts_nothing(tmp_path: Path) -> None:
     """F53: the records of the other machine are put aside, its token too."""
     first = open_state_dir(tmp_path, "m1")
     first.lock.close()
-    (tmp_path / "records").mkdir()
     (tmp_path / "records/x@0@i.json").write_text("{}")
     (tmp_path / "token.json").write_text("{}")
     clone = open_state_dir(tmp_path, "m2")
@@ -59,18 +58,102 @@ def test_a_cloned_disk_is_a_new_node_and_adopts_nothing(tmp_path: Path) -> None:
     assert clone.node_id != first.node_id
     assert clone.boot_before == ""
     assert (tmp_path / f"records.of-{first.node_id}/x@0@i.json").exists()
-    assert not (tmp_path / "records").exists()
+    assert [p.name for p in (tmp_path / "records").iterdir()] == ["identity.copy"]
     assert not (tmp_path / "token.json").exists()
     again = open_state_dir(tmp_path, "m2")
     again.lock.close()
     assert again.node_id == clone.node_id
 
 
-def test_a_torn_identity_is_a_new_node(tmp_path: Path) -> None:
+#: What a power cut, a hand or a bad disk may leave; None: the file is gone.
+DAMAGE = [
+    None,
+    b"",
+    b"\0\0",
+    b"{",
+    b"[]",
+    b'{"node_id": 7}',
+    b'{"machine_id": "m1"}',
+    b'{"node_id": "", "machine_id": "m1"}',
+    b'{"node_id": "../../x", "machine_id": "m1"}',
+    b'{"node_id": "%s", "machine_id": "m1"}' % (b"a" * 500),
+    b"\xff\xfe",
+    b"[" * 5000,
+]
+
+
+def spoil(path: Path, damage: bytes | None) -> None:
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=str)
+@pytest.mark.parametrize("which", [FILE, COPY])
+def test_either_file_tells_the_node_id(tmp_path: Path, which: str, damage: bytes | None) -> None:
+    """Engines carry the id: under a new one nobody would take up those whose records are gone. Both are whole again."""
+    first = open_state_dir(tmp_path, "m1")
+    first.remember_boot("b1")
+    first.lock.close()
+    spoil(tmp_path / which, damage)
+    again = open_state_dir(tmp_path, "m1")
+    again.lock.close()
+    assert (again.node_id, again.boot_before) == (first.node_id, "b1")
+    assert (tmp_path / FILE).read_bytes() == (tmp_path / COPY).read_bytes()
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=str)
+def test_with_both_lost_it_is_a_new_node(tmp_path: Path, damage: bytes | None) -> None:
+    first = open_state_dir(tmp_path, "m1")
+    first.lock.close()
+    spoil(tmp_path / FILE, damage)
+    spoil(tmp_path / COPY, damage)
+    again = open_state_dir(tmp_path, "m1")
+    again.lock.close()
+    assert again.node_id not in (first.node_id, "")
+    assert again.boot_before == ""
+    assert (tmp_path / "identity.unreadable").exists() is (damage is not None)
+
+
+def test_the_copy_of_a_cloned_disk_is_not_believed_either(tmp_path: Path) -> None:
+    """F53."""
+    first = open_state_dir(tmp_path, "m1")
+    first.lock.close()
+    (tmp_path / "records/x@0@i.json").write_text("{}")
+    (tmp_path / FILE).unlink()
+    clone = open_state_dir(tmp_path, "m2")
+    clone.lock.close()
+    assert clone.node_id != first.node_id
+    assert (tmp_path / f"records.of-{first.node_id}/x@0@i.json").exists()
+    again = open_state_dir(tmp_path, "m2")
+    again.lock.close()
+    assert again.node_id == clone.node_id
+
+
+def test_killed_between_putting_the_records_aside_and_a_new_id(tmp_path: Path) -> None:
+    """F53: the next start ends what this one began."""
+    first = open_state_dir(tmp_path, "m1")
+    first.lock.close()
+    (tmp_path / "records").rename(tmp_path / f"records.of-{first.node_id}")
+    clone = open_state_dir(tmp_path, "m2")
+    clone.lock.close()
+    assert clone.node_id != first.node_id
+
+
+def test_a_full_disk_keeps_no_agent_from_the_id_that_is_left(tmp_path: Path) -> None:
+    first = open_state_dir(tmp_path, "m1")
+    first.lock.close()
+    (tmp_path / FILE).unlink()
+    (tmp_path / f"{FILE}.new").mkdir()  # nothing can be written
     open_state_dir(tmp_path, "m1").lock.close()
-    (tmp_path / "identity.json").write_bytes(b"\0\0")
-    with open_state_dir(tmp_path, "m1").lock:
-        assert (tmp_path / "identity.unreadable").exists()
+    assert not (tmp_path / FILE).exists()
+    (tmp_path / f"{FILE}.new").rmdir()
+    (tmp_path / f"{COPY}.new").mkdir()
+    again = open_state_dir(tmp_path, "m1")
+    again.lock.close()
+    assert again.node_id == first.node_id
+    assert (tmp_path / FILE).exists()
 
 
 def test_a_state_dir_that_cannot_be_had(tmp_path: Path) -> None:
@@ -109,5 +192,5 @@ def test_a_boot_id_that_cannot_be_written_is_said_and_keeps_no_agent_from_its_en
     mine = open_state_dir(tmp_path, "m")
     assert mine.remember_boot("b1") == ""
     mine.lock.close()
-    mine = mine._replace(path=tmp_path / "gone" / "identity.json")
+    mine = mine._replace(state_dir=tmp_path / "gone")
     assert "could not be written: No such file or directory" in mine.remember_boot("b2")

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmgw.agent.journal import Journal
-from llmgw.core.supervise.claims import ID
+from llmgw.core.supervise.claims import ID, SHARD
 from llmgw.core.types.messages import Compute, Resources, Start, Token
 from llmgw.core.types.node import Record, Watch
 
@@ -101,6 +101,16 @@ def test_an_unreadable_file_is_kept_aside_and_reported(journal: Journal, damage:
     assert [r.key for r in journal.load().records] == [other.key]
 
 
+def test_what_was_never_moved_into_place_is_not_there(journal: Journal) -> None:
+    """F42: the agent died before the rename; nothing was done on its strength, and it does not lie there for ever."""
+    journal.write(RECORD)
+    whole = next(journal.folder.iterdir())
+    whole.rename(whole.with_name(f"{whole.name}.new"))
+    (journal.folder / "no-file.json.new").mkdir()
+    assert journal.load().records == ()
+    assert [p.name for p in journal.folder.iterdir()] == ["no-file.json.new"]
+
+
 def test_a_file_about_another_shard_is_not_believed(journal: Journal) -> None:
     journal.write(RECORD)
     file_of(journal).rename(journal.folder / "beta-1@1@x.json")
@@ -147,8 +157,63 @@ def test_a_file_with_no_name_of_ours_gets_one(journal: Journal, name: bytes) -> 
         str(bad.error).encode()
 
 
-def test_a_record_whose_shard_is_no_name_is_not_believed(journal: Journal) -> None:
-    journal.write(replace(RECORD, start=replace(START, shard="../../x/0", replica="../../x")))
+@pytest.mark.parametrize(
+    "shard", ["../../x/0", "x/-1", "x/00", "x/\u0663", "x/10000", "x\0/0", "caf\u00e9/0", "/0", "x"]
+)
+def test_a_record_whose_shard_is_no_name_is_not_believed(journal: Journal, shard: str) -> None:
+    """Names become paths (contract/catalog.md)."""
+    journal.write(RECORD)
+    plain = json.loads(file_of(journal).read_text())
+    plain["start"] |= {"shard": shard, "replica": shard.rpartition("/")[0]}
+    plain["start"]["rank"] = int(rank) if (rank := shard.rpartition("/")[2]).isdecimal() else 0
+    name = shard.replace("/", "@").replace("\0", "0")
+    file_of(journal).rename(journal.folder / f"{name}@i.json")
+    (journal.folder / f"{name}@i.json").write_text(json.dumps(plain))
     (bad,) = journal.load().records
     assert bad.partial
-    assert ID.fullmatch(bad.start.replica)
+    assert SHARD.fullmatch(bad.start.shard)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"@@@.json",
+        b"notes.json",
+        b"alpha-7k2@007@i.json",
+        b"alpha-7k2@\xd9\xa3@i.json",
+        b"alpha-7k2@" + b"9" * 200 + b".json",
+        b"a@0@i@j.json",
+        b"\xff\xfe.json",
+    ],
+    ids=ascii,
+)
+def test_a_file_with_any_name_is_deleted_with_its_shard(journal: Journal, name: bytes) -> None:
+    """Left there it would come back as an unknown shard with every agent, whatever the operator orders."""
+    Path(os.fsdecode(bytes(journal.folder) + b"/" + name)).write_text("{}")
+    journal.load()
+    again = Journal(journal.folder.parent)
+    (bad,) = again.load().records
+    assert SHARD.fullmatch(bad.start.shard)
+    again.write(bad)  # what became of it
+    again.delete(bad.key)
+    assert again.load().records == ()
+    assert list(again.folder.iterdir()) == []
+
+
+def test_what_was_released_is_remembered_for_this_boot_only(journal: Journal) -> None:
+    """A43: its processes may be there as long as the boot lasts, and carry our markers."""
+    before = replace(RECORD, boot_id="boot-1", state="stopped", force=True)
+    journal.write(before)
+    journal.delete(RECORD.key, released=True)
+    journal.delete(RECORD.key)  # forget is repeated
+    for again in (journal, Journal(journal.folder.parent)):
+        assert again.load().records == ()
+        assert again.released("boot-1") == {RECORD.key}
+    assert journal.released("boot-2") == frozenset()
+    assert journal.released("boot-1") == frozenset()
+    journal.delete(RECORD.key, released=True)  # nothing to keep
+    (journal.folder / "x.released").write_text("{")
+    assert journal.released("boot-1") == frozenset()
+    journal.write(before)
+    journal.delete(RECORD.key)
+    assert journal.released("boot-1") == frozenset()

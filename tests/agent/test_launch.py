@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from llmgw.agent.launch import LaunchError, inherited, markers, prepare
 from llmgw.agent.logs import Logs
+from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler, PlaceholderError, redacted, values_of
 from llmgw.core.types.catalog import PLACEHOLDERS
 from llmgw.core.types.messages import Fabric, Gpu, Peer, Start
@@ -109,7 +110,9 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "LLMGW_PROFILE": "main",
         "LLMGW_FINGERPRINT": "1:f",
         "LLMGW_PORT": "18000",
+        **written(of, "org/alpha"),
     }
+    assert "org/${model}" in got["LLMGW_START"]
     assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "INVOCATION_ID"} & got.keys()
     assert markers(record(gpus=()), FACTS)["CUDA_VISIBLE_DEVICES"] == ""
     assert inherited({"A": "1", "LLMGW_X": "2"}) == {"A": "1"}

@@ -70,12 +70,20 @@ def test_a_lost_session_registers_again(rig: Rig) -> None:
     assert [s["pid"] for s in rig.control.registers[1]["shards"]] == [pid]
 
 
-def test_a_digest_that_differs_registers_again(rig: Rig) -> None:
+def test_a_digest_that_differs_registers_again_and_not_for_ever(rig: Rig) -> None:
+    """Once; when that settled nothing it is said, and orders are still heard."""
     rig.start_agent().registered()
     rig.ready()
     rig.control.match = False
     rig.drain()
-    rig.registered(3)
+    rig.registered(2)
+    line = rig.said("control's picture of this node stays another, whatever is reported")
+    assert rig.control.url in line
+    rig.ready(2)
+    rig.stop(2)
+    rig.control.shard("alpha-2/0", "stopped")
+    assert len(rig.control.registers) == 2
+    assert rig.log().count("stays another") == 1
     rig.control.match = True
     rig.control.shard("alpha-1/0", "draining")
 

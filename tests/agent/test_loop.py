@@ -38,6 +38,7 @@ def test_start_ready_stop_forget(rig: Rig) -> None:
 
 
 def test_a_dead_engine_is_restarted_in_place(rig: Rig) -> None:
+    """A67, A25: same port, though a client's connection is left in TIME_WAIT on it, and no younger."""
     rig.start_agent().registered()
     first = rig.ready()
     with socket.create_connection(("127.0.0.1", first["port"])):  # leaves TIME_WAIT on its port
@@ -48,6 +49,7 @@ def test_a_dead_engine_is_restarted_in_place(rig: Rig) -> None:
 
 
 def test_restarts_are_bounded_and_end_in_words(rig: Rig) -> None:
+    """A67: the engine's own last words among them."""
     rig.start_agent().registered()
     rig.start(1, "--exit-at-once", "3", "--last-words", "CUDA error: out of memory")
     shard = rig.control.shard("alpha-1/0", "failed")
@@ -132,7 +134,7 @@ def test_drain_keeps_serving(rig: Rig) -> None:
 
 
 def test_a_hung_engine_gets_unhealthy_and_is_not_killed(rig: Rig) -> None:
-    """The process is alive: health is control's business."""
+    """F64: the process is alive: health is control's business."""
     rig.start_agent().registered()
     shard = rig.ready(ready=Ready(failures=2, of=2))
     setting = {"health_status": 500}
@@ -151,6 +153,7 @@ def test_loading_is_shown(rig: Rig) -> None:
 
 
 def test_a_squatter_is_named(rig: Rig) -> None:
+    """F69, A45: a plain bind fails, so the start is refused before anything is journaled."""
     rig.start_agent().registered()
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
@@ -261,6 +264,7 @@ def test_the_read_only_api_of_a_running_agent(rig: Rig) -> None:
 
 
 def test_ending_the_agent_leaves_the_engines_and_says_so(rig: Rig) -> None:
+    """F47, F50: by SIGTERM or Ctrl-C, every task of it cancelled, no engine is touched."""
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
         rig.start_agent().registered(len(rig.control.registers) + 1)
         pid = rig.ready()["pid"]

@@ -141,7 +141,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("llmgw st", ["status"]),
+        ("llmgw sta", ["status"]),
         ("llmgw ", list(VERBS)),
         ("llmgw adopt --al", ["--allow-partial"]),
         ("llmgw catalog s", ["schema", "show"]),

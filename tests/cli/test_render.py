@@ -167,6 +167,21 @@ def test_what_is_under_way_is_said() -> None:
     assert re.fullmatch(r"stop pending: old-1/0, model_removed, at \d\d:\d\d:\d\d", lines[5])
 
 
+def test_a48_a_pause_is_said_and_is_no_complaint() -> None:
+    """Else cron would call whoever paused it; what a pause holds back is marked, with its time if it has one."""
+    stop = {"shard": "old-1/0", "reason": "model_removed", "withheld": "paused since noon"}
+    at = "2026-01-01T00:00:00Z"
+    document = fleet(paused="since noon", stops_pending=[{**stop, "at": at}, {**stop, "at": None}])
+    assert status.complaints(document) == []
+    paused, timed, due = text(document)[4:]
+    assert paused.startswith("paused since noon; nothing is stopped")
+    assert "llmgw resume" in paused
+    assert re.fullmatch(
+        r"stop pending: old-1/0, model_removed, at \d\d:\d\d:\d\d, held back", timed
+    )
+    assert due == "stop pending: old-1/0, model_removed, held back"
+
+
 def test_an_empty_fleet_says_so() -> None:
     assert text(fleet(nodes=[], models=[], replicas=[])) == ["no node has registered"]
 
@@ -253,6 +268,41 @@ def test_a_plan_of_nothing() -> None:
     assert page.plain(plan.page(empty)).splitlines() == [
         "no engine runs",
         "0 adopted.  Restart would disturb no engine.   digest sha256:0",
+    ]
+
+
+def shard_row(name: str, verdict: str) -> dict[str, Any]:
+    about = {"shard": f"{name}/0", "replica": name, "incarnation": f"i-{name}", "gpus": []}
+    return about | {"node": "box1", "port": 1, "state": "ready", "verdict": verdict, "why": "why"}
+
+
+def action_row(kind: str, name: str, withheld: str | None) -> dict[str, Any]:
+    about = {"action": kind, "replica": name, "incarnation": f"i-{name}", "model": "m"}
+    return about | {"node": "box1", "gpus": [], "why": "why", "due_s": 0.0, "withheld": withheld}
+
+
+def test_a49_what_is_held_back_is_marked_and_explained_once() -> None:
+    document = {
+        "shards": [shard_row("a", "unclaimed"), shard_row("b", "unclaimed")],
+        "nodes": [],
+        "actions": [
+            action_row("stop", "a", "too many"),
+            action_row("stop", "b", None),
+            action_row("roll", "c", "too many"),
+            action_row("roll", "d", "paused since noon"),
+        ],
+        "complete": True,
+        "disturbs": 4,
+        "digest": "sha256:0",
+        "blocked": {"digest": "sha256:b", "why": "too many", "engines": ["a", "c"]},
+    }
+    assert page.plain(plan.page(document)).splitlines()[1:-1] == [
+        "- stop   a/0    box1  cpu   1     ready  unclaimed: why (blocked)",
+        "- stop   b/0    box1  cpu   1     ready  unclaimed: why",
+        "then  -/+ roll  c  why (blocked)",
+        "      -/+ roll  d  why (paused)",
+        "paused since noon",
+        "blocked: too many; llmgw confirm sha256:b lets it happen",
     ]
 
 

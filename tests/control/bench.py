@@ -16,6 +16,7 @@ import httpx
 from msgspec.structs import replace
 
 from llmgw.control.api import app
+from llmgw.control.awake import STALL_S
 from llmgw.control.guard import Tokens
 from llmgw.control.lease import lease
 from llmgw.control.loop import Control
@@ -63,7 +64,7 @@ class Clock:
         return self.now
 
     def moment(self, mono: float) -> Moment:
-        return Moment(mono, self.wall + mono - 1000.0)
+        return Moment(mono, self.wall + self.now - 1000.0)
 
 
 class Bench:
@@ -116,16 +117,18 @@ class Bench:
                     control.close()
         finally:
             if control.leading and not crash:
-                control.keeper.keep(
-                    control.state, self.clock.moment(self.clock.now), durable=True, all_of_it=True
-                )
+                control.keeper.keep(control.state, control.now(), durable=True, all_of_it=True)
             store.close()
             held.release()
 
     async def later(self, seconds: float) -> None:
-        """Let time pass and a pass be made."""
-        self.clock.now += seconds
-        await self.control.ask(lambda _: None)
+        """Let time pass and passes be made meanwhile: a control that stands still tells nobody's silence (F22)."""
+        while True:
+            self.clock.now += min(seconds, STALL_S)
+            await self.control.ask(lambda _: None)
+            seconds -= STALL_S
+            if seconds <= 0:
+                return
 
     async def passes(self, seconds: float, *agents: Agent) -> None:
         """Let time pass while these agents go on sending their heartbeats."""

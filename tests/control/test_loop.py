@@ -371,3 +371,20 @@ async def test_a_fault_in_a_pass_is_said_and_ends_nothing(bench: Bench) -> None:
         await bench.later(1)
         assert (await bench.get("/api/v1/status"))["blocked"] is None
         assert (await agent.tell()).match
+
+
+@scenario
+async def test_a62_who_starts_just_now_is_no_news_to_those_that_wait(bench: Bench) -> None:
+    """Of six models on one box each said five times, and twice each time, that somebody else was starting."""
+    models = CATALOG.partition("models:\n")[2].replace("[first]", "[]")
+    bench.catalog.write_text(CATALOG + "".join(models.replace("alpha", f"m{n}") for n in range(5)))
+    async with bench.running():
+        agent = Agent(bench)
+        await agent.register()
+        for _ in range(6):
+            await bench.later(2)
+            await agent.start_one()
+        waits = bench.events("wait")
+        assert sorted(e["model"] for e in waits) == [f"m{n}" for n in range(5)]
+        assert {e["why"].partition("; ")[2].partition(":")[0] for e in waits} == {"box1"}
+        assert len(bench.events("start")) == 6

@@ -14,7 +14,15 @@ import pytest
 
 from llmgw.control.lease import Flock
 from llmgw.control.picture import Change, Moment, Picture
-from llmgw.control.store import EVENTS_KEPT, Store, StoreError, apply_reports, moment, read_memory
+from llmgw.control.store import (
+    EVENTS_KEPT,
+    Store,
+    StoreError,
+    apply_reports,
+    moment,
+    read_memory,
+    read_sources,
+)
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Draining, Failure
 from llmgw.errors import LlmgwError
@@ -41,6 +49,8 @@ def filled(path: Path) -> None:
             draining={"inc-1": Draining(20.0, "idle", "idle for 600 s")},
             failures={"alpha": (Failure("inc-0", "main", 40.0, "exit 1", gave_up=True),)},
             sources={"c.yaml": "version: 1\n"},
+            paused="since noon",
+            confirmed=frozenset({"inc-2", "inc-1"}),
             events=({"id": 1, "at": "2026-01-01T00:00:00Z", "kind": "start", "why": "min 1"},),
         ),
         now,
@@ -63,7 +73,8 @@ def test_what_is_saved_comes_back_in_the_readers_seconds(tmp_path: Path) -> None
     assert memory.draining["inc-1"].since_s == pytest.approx(970.0, abs=5)
     assert memory.failures["alpha"][0].at_s == pytest.approx(990.0, abs=5)
     assert memory.failures["alpha"][0].gave_up
-    assert store.sources() == {"c.yaml": "version: 1\n"}
+    assert (memory.paused, memory.confirmed) == ("since noon", {"inc-1", "inc-2"})
+    assert store.sources() == {"c.yaml": "version: 1\n"} == read_sources(path)
     assert [e["why"] for e in store.events(10)] == ["min 1"]
     store.close()
 
@@ -358,11 +369,11 @@ def test_values_that_make_no_sense_are_as_lost_ones(tmp_path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE meta SET value = 'x'")
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('gateway', '[')")
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('confirmed', '[')")
         db.execute("UPDATE events SET event = '[]'")
         db.commit()
     store = opened(path)
     assert store.epoch() == 0
-    assert store.gateway() == {}
+    assert store.memory(moment(0.0)).confirmed == frozenset()
     assert store.events(5) == [{"id": 1}]
     store.close()

@@ -148,12 +148,11 @@ class Bench:
     def start(self, n: int = 1, **changes: Any) -> Bench:
         return self.command(start(n, **changes))
 
-    def stop(self, grace_s: float | None = None, incarnation: str = "inc-1") -> Bench:
-        return self.command(
-            StopShard(
-                shard="alpha-1/0", incarnation=incarnation, reason="test", grace_s=grace_s, **BY
-            )
-        )
+    def stop(
+        self, grace_s: float | None = None, incarnation: str = "inc-1", *, force: bool = False
+    ) -> Bench:
+        about: dict[str, Any] = {"shard": "alpha-1/0", "incarnation": incarnation, **BY}
+        return self.command(StopShard(reason="test", grace_s=grace_s, force=force, **about))
 
     def drain(self) -> Bench:
         return self.command(DrainShard(shard="alpha-1/0", incarnation="inc-1", reason="t", **BY))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmgw.core.check import plan_violations
 from llmgw.core.reconcile.decide import acknowledged, decide
@@ -92,6 +93,26 @@ def test_all_nodes_unreachable_before_counts_as_none_expected() -> None:
     memory = Memory(nodes=((node("box1"), True),))
     state = started(ONE, memory, now=0.0, settle_timeout_s=60.0, keep_unknown=False)
     assert waiting_for(state, 0.0) == ("any node",)
+
+
+def test_f16_nodes_of_a_restored_backup_are_not_all_there_are() -> None:
+    """An agent obeyed a later control than the file's: the others are waited for as if there were no file (A47)."""
+    memory = Memory(nodes=((node("box1"), False),), epoch=3)
+    state = started(ONE, memory, now=0.0, settle_timeout_s=60.0, keep_unknown=False)
+    state = replace(state, epoch=4, leader_uuid="we")
+    before = node("box1", epoch_seen=3, leader_uuid="before")
+    assert observe(observe(state, NodeRegistered(before), 1.0), Tick(), 1.0).settled_s == 1.0
+    ours = node("box1", epoch_seen=4, leader_uuid="we")
+    assert observe(observe(state, NodeRegistered(ours), 1.0), Tick(), 1.0).settled_s == 1.0
+    later = node("box1", epoch_seen=9, leader_uuid="before")
+    state = observe(observe(state, NodeRegistered(later), 1.0), Tick(), 1.0)
+    assert state.settling
+    assert actions(decide(state, 1.0)) == []
+    state = observe(state, NodeRegistered(replace(ours, epoch_seen=10)), 2.0)
+    assert observe(state, Tick(), 15.9).settling
+    assert actions(decide(observe(state, Tick(), 16.0), 16.0)) == ["start alpha"]
+    both = observe(state, NodeRegistered(node("box2", shard("alpha-1/0"), epoch_seen=9)), 12.0)
+    assert decide(observe(both, Tick(), 27.0), 27.0).actions == ()
 
 
 @given(st.lists(st.sampled_from(["box1", "box2", "box3"]), max_size=6), st.floats(0, 59))

@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from llmgw.core.supervise import unidentified
+from llmgw.core.supervise.report import node_report
+from llmgw.core.types.messages import Resources
 from llmgw.core.types.node import (
     Identified,
     Identify,
@@ -19,6 +21,7 @@ from llmgw.core.types.node import (
     Signal,
     Spawn,
     Tick,
+    Told,
 )
 from tests.core.agent_bench import C1, GIB, KEY, Bench, on_gpu, start
 
@@ -247,6 +250,32 @@ def test_an_unreadable_record_whose_process_carries_its_markers_is_taken_up_agai
     assert b.tick().probe().record.state == "ready"
     b.session(C1, "s1", "L1").gone(1)  # how it was started is not known
     assert (b.record.state, b.record.error) == ("failed", "exited with code 1")
+
+
+WHOLE = Told(whole=True, attempt=3, started_at="T9", artefact="/m/a.gguf", api_key="k9")
+
+
+def test_markers_that_tell_the_whole_order_make_it_a_record_like_any_other() -> None:
+    """F42, A20, A21, design.md 3: reported whole, and started again in place by policy, once a leader was heard (F36)."""
+    b = Bench(TORN, heard=False).identified(rebuilt=on_gpu(1, gib=10), told=WHOLE, **MARKED)
+    told = node_report(b.state, for_register=True).shards[0]
+    assert (told.world_size, told.resources) == (1, Resources(gpu_memory_bytes=10 * GIB))
+    assert (told.attempt, told.started_at, told.artefact) == (3, "T9", "/m/a.gguf")
+    assert (told.api_key, told.pool, told.state, told.error) == ("k9", "default", "starting", None)
+    assert not b.record.partial
+    b.tick().probe().gone(1).memory(0).memory(0).memory(0).memory(0)
+    assert (b.record.state, b.record.started_at) == ("pending", "T9")
+    assert b.session(C1, "s1", "L1").one(Spawn).record.attempt == 4
+    b = Bench(TORN, heard=False).identified(rebuilt=start(), told=WHOLE, error="cannot look")
+    assert b.record.error == "cannot be verified, so held: cannot look"
+
+
+def test_an_order_whose_command_did_not_fit_is_whole_and_not_started_again() -> None:
+    b = Bench(TORN, heard=False)
+    b.identified(rebuilt=replace(start(), command=()), told=WHOLE, **MARKED)
+    assert node_report(b.state, for_register=True).shards[0].world_size == 1
+    b.session(C1, "s1", "L1").tick().probe().gone(1)
+    assert (b.record.state, b.record.gave_up) == ("failed", False)
 
 
 def test_what_ended_needs_no_look() -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.sim [--seed N [-v] | [--first N] [--seeds N] [--all] | --soak MINUTES | --rewrite [FILE...]]`."""
+"""Histories and scripts from a command line: `python -m tests.sim --help`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import sys
 import time
 from pathlib import Path
 
+from tests.sim.commands import Commands
+from tests.sim.mutants import MUTANTS
 from tests.sim.run import Failure, Total, run_seed
 from tests.sim.script import rewrite
+from tests.sim.shrink import script
+from tests.sim.simulation import Core
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim")
     parser.add_argument("--seed", type=int, help="replay one history")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="a failing one as a script")
+    parser.add_argument("--mutant", default="", help="of this core (tests/sim/mutants.py)")
+    parser.add_argument("--words", action="store_true", help="the words of scripts")
     parser.add_argument("-v", "--verbose", action="store_true", help="print its whole trace")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
@@ -25,7 +32,13 @@ def main() -> int:
         for path in rewrite(args.rewrite):
             say(f"rewritten: {path}")
         return 0
-    return many(args) if args.seed is None else one(args.seed, verbose=args.verbose)
+    if args.words:
+        say("\n\n".join(Commands().manual()))
+        return 0
+    core = MUTANTS[args.mutant].core if args.mutant else None
+    if args.shrink is not None:
+        return smaller(args.shrink, core)
+    return many(args) if args.seed is None else one(args.seed, core, verbose=args.verbose)
 
 
 def say(words: object) -> None:
@@ -33,9 +46,19 @@ def say(words: object) -> None:
     sys.stdout.flush()
 
 
-def one(seed: int, *, verbose: bool) -> int:
+def smaller(seed: int, core: Core | None) -> int:
     try:
-        sim = run_seed(seed)
+        run_seed(seed, core)
+    except Failure as e:
+        say(script(e, core))
+        return 1
+    say(f"seed {seed} does not fail")
+    return 0
+
+
+def one(seed: int, core: Core | None, *, verbose: bool) -> int:
+    try:
+        sim = run_seed(seed, core)
     except Failure as e:
         say(e)
         return 1

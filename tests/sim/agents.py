@@ -1,11 +1,11 @@
 """One node's agent: the real `supervise`, its effects performed on a `Host`, its journal, and its talk with controls.
 
-It decides nothing. Killed at any boundary between two effects, it loses its memory and keeps its journal.
+It decides nothing. Killed or stopped at any boundary of an effect, it loses its memory or goes on later; its journal stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -14,37 +14,46 @@ from llmgw.core.supervise import durable, initial_state, next_due, unidentified
 from llmgw.core.supervise.report import node_report
 from llmgw.core.types import node as n
 from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Token
-from tests.sim import evidence
+from tests.sim import evidence, older
 from tests.sim.clock import iso
 from tests.sim.links import Link
+from tests.sim.process import Process
 from tests.sim.world import Engine, Host
 
 if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 HEARTBEAT_S = 5.0
+#: The boundaries at which it may be killed or stopped (`Process.trap`).
+POINTS = tuple(
+    f"{when}-{effect.__name__}"
+    for effect in (
+        *(n.StoreToken, n.WriteRecord, n.DeleteRecord, n.Spawn, n.Signal, n.Look, n.Measure),
+        *(n.Probe, n.Identify, n.Refuse, n.Register, n.Changed),
+    )
+    for when in ("before", "after")
+)
 
 
-class Agent:
+class Agent(Process):
     def __init__(self, sim: Simulation, host: Host, facts: n.NodeFacts) -> None:
+        super().__init__(sim.clock)
         self.sim = sim
         self.host = host
         self.facts = facts
+        self.luck = sim.dice.stream("agent", facts.node)
         self.journal: dict[n.Key, n.Record] = {}
         self.token: Token | None = None
         self.state: n.AgentState | None = None
         self.links: dict[str, Link] = {}
-        #: effects left to perform before it is killed; None: not doomed
-        self.doom: int | None = None
-        self.life = 0
+        #: which fields its version does not know yet (F55)
+        self.version = older.TODAY
+        #: a leader has answered this process
+        self.heard_leader = False
         self._ticks_at = float("inf")
         self._watched: dict[n.Key, tuple[Engine, int]] = {}
         self._unwritten: set[n.Key] = set()
         host.exited = self._exited
-
-    @property
-    def up(self) -> bool:
-        return self.state is not None
 
     @property
     def records(self) -> dict[n.Key, n.Record]:
@@ -54,19 +63,21 @@ class Agent:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
+        if self.up:
+            return
         lost = [e for e in self.host.live() if e.key not in self.journal]
         if self.host.proc_blind and lost:
             # It has to sweep /proc for engines of which it has no record, and ends when it cannot.
             self.sim.say(self.facts.node, "agent cannot start", "/proc cannot be read")
-            self.sim.clock.after(2.0, lambda: self.start() if not self.up else None)
+            self.sim.clock.after(2.0, self.start)
             return
-        self.life += 1
+        self.begins()
         facts = replace(
             self.facts, boot_id=self.host.boot_id, instance=f"{self.facts.node}.{self.life}"
         )
         found = evidence.orphans(self.host, self.journal)
         self.state = initial_state(facts, (*self.journal.values(), *found), self.token)
-        self.doom = None
+        self.heard_leader = False
         self._watched, self._unwritten, self._ticks_at = {}, set(), float("inf")
         self.links = {url: Link(self, url) for url in self.sim.urls}
         self.sim.say(self.facts.node, "agent starts", f"{len(self.journal)} records in its journal")
@@ -77,26 +88,19 @@ class Agent:
         self.later(HEARTBEAT_S, self._heartbeat)
 
     def crash(self, why: str = "killed") -> None:
-        if self.state is None:
+        if not self.up:
             return
         self.sim.say(self.facts.node, "agent is gone", why)
+        self.ends()
         self.state = None
-        self.doom = None
-
-    def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Something this very process would do then."""
-        life = self.life
-
-        def then() -> None:
-            if self.state is not None and self.life == life:
-                act()
-
-        self.sim.clock.after(delay_s, then)
 
     # ------------------------------------------------------------ the core
 
     def feed(self, event: n.Event) -> None:
         """One fact to `supervise`, and what it wants done. A command whose journal entry fails is refused whole."""
+        if self.frozen:
+            self.hold(lambda: self.feed(event))
+            return
         before = self.state
         if before is None:
             return
@@ -106,12 +110,20 @@ class Agent:
             return
         self.state = after
         self.sim.judge.agent_step(self, before, event, effects)
+        if self.trapped:
+            self.go(self._stepwise(effects))
+            return
         for effect in effects:
-            if self._doomed(effect):
-                return
             self._perform(effect)
-        if self.state is not None:
-            self._wind()
+        self._wind()
+
+    def _stepwise(self, effects: tuple[n.Effect, ...]) -> Iterator[str]:
+        for effect in effects:
+            name = type(effect).__name__
+            yield f"before-{name}"
+            self._perform(effect)
+            yield f"after-{name}"
+        self._wind()
 
     def command(self, control: str, command: Command) -> None:
         busy = {}
@@ -122,18 +134,10 @@ class Agent:
             n.CommandReceived(command=command, control=control, ports_busy=busy, fresh_key="key")
         )
 
-    def _doomed(self, effect: n.Effect) -> bool:
-        if self.doom is None:
-            return False
-        self.doom -= 1
-        if self.doom >= 0:
-            return False
-        self.crash(f"killed before {type(effect).__name__}")
-        return True
-
     def _wind(self) -> None:
         """Ask for a Tick when one is due."""
-        assert self.state is not None
+        if self.state is None:
+            return
         due = next_due(self.state)
         if due < self._ticks_at and due != float("inf"):
             self._ticks_at = due
@@ -195,10 +199,16 @@ class Agent:
         self.later(delay_s, then)
 
     def _patience_s(self, record: n.Record) -> float:
-        """Probes of what is up and well are slow in coming: it keeps the simulator quick."""
-        if record.state == "ready" and record.watch.owned and self.sim.slow_probes:
-            return self.sim.rng.uniform(3.0, 10.0)
-        return 0.05
+        """Answers of what is up and well, or loads, are slow in coming: it keeps the simulator quick."""
+        if not self.sim.slow_probes:
+            return 0.05
+        if record.state == "ready" and record.watch.owned:
+            return self.luck.uniform(3.0, 10.0)
+        return self.luck.uniform(0.05, 1.0)
+
+    def _moment_s(self) -> float:
+        """How long a spawn or a look at processes takes."""
+        return 0.05 if self.luck.random() < 0.9 else self.luck.uniform(0.1, 1.5)
 
     def _write(self, record: n.Record) -> None:
         if self.host.disk_full:
@@ -214,13 +224,13 @@ class Agent:
             self._answer(lambda: failed, 0.0)
             return
         there = self.host.listener(record.start.port)
-        if there is not None or self.sim.rng.random() < self.sim.odds.exec_fails:
+        if there is not None or self.luck.random() < self.sim.habits.exec_fails:
             why = f"port {record.start.port} is taken" if there else "exec failed: no such file"
             failed = n.SpawnFailed(key=key, attempt=attempt, error=why, fatal=there is not None)
             self._answer(lambda: failed, 0.01)
             return
-        manners = self.sim.manners(record.start)
-        self.sim.judge.spawns(self.host, record)
+        manners = self.sim.behave(record.start, attempt)
+        self.sim.judge.spawns(self, record)
         engine = self.host.spawn(record.start, attempt, manners)
         self.sim.say(self.facts.node, "engine starts", str(engine))
 
@@ -231,22 +241,24 @@ class Agent:
                 attempt=attempt,
                 pid=engine.pid,
                 start_ticks=engine.ticks,
-                at=iso(engine.born_s),
+                at=iso(engine.born_s + self.host.wall_s),
                 artefact=record.start.weights,
                 endpoint=f"http://{self.facts.address}:{record.start.port}",
             )
 
-        self._answer(told, self.sim.spawn_delay_s())
+        self._answer(told, self._moment_s())
 
     def _identify(self, record: n.Record) -> None:
         def told() -> None:
             seen, engine = evidence.identify(self.host, record)
             if engine is not None:
-                self._watch(engine, record.attempt)
+                # A torn record does not know its attempt; its engine's markers do.
+                by_markers = record.partial and seen.rebuilt is not None
+                self._watch(engine, seen.told.attempt if by_markers else record.attempt)
             self.feed(seen)
             self._registers()
 
-        self.later(self.sim.spawn_delay_s(), told)
+        self.later(self._moment_s(), told)
 
     def _watch(self, engine: Engine, attempt: int) -> None:
         """A pidfd is opened before the ticks are compared, so an end in between is told after."""
@@ -285,7 +297,7 @@ class Agent:
 
     def snapshot(self) -> NodeReport:
         assert self.state is not None
-        return node_report(self.state, for_register=True)
+        return older.report(self.version, node_report(self.state, for_register=True))
 
     def _registers(self) -> None:
         if self.state is not None and self.state.reattached:

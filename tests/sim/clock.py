@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 
 Act = Callable[[], None]
+BEGAN = datetime(2026, 1, 1)  # noqa: DTZ001 - made up, and shown as UTC
 
 
 class Clock:
@@ -20,19 +22,19 @@ class Clock:
         heappush(self._queue, (max(due_s, self.now), self._count, act))
 
     def after(self, delay_s: float, act: Act) -> None:
-        self.at(self.now + delay_s, act)
+        self._count += 1
+        heappush(self._queue, (self.now + delay_s, self._count, act))
 
     def run_until(self, end_s: float) -> None:
         """Everything that is due up to then, one step after another."""
-        while self._queue and self._queue[0][0] <= end_s:
-            self.now, _, act = heappop(self._queue)
+        queue = self._queue
+        while queue and queue[0][0] <= end_s:
+            self.now, _, act = heappop(queue)
             self.steps += 1
             act()
-        self.now = end_s
+        self.now = max(end_s, self.now)
 
 
-def iso(now_s: float) -> str:
+def iso(wall_s: float) -> str:
     """Wall time for people, as the agents write it."""
-    minutes, seconds = divmod(now_s, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    return f"2026-01-01T{hours:02}:{minutes:02}:{int(seconds):02}Z"
+    return f"{(BEGAN + timedelta(seconds=int(wall_s))).isoformat()}Z"

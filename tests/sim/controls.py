@@ -1,12 +1,12 @@
 """One control plane: its life, its inventory, and the facts that come in. It decides nothing.
 
 Its talk with agents is `sessions.py`'s, what a pass does with a plan is `passes.py`'s.
-Killed, it loses its memory and keeps its inventory; paused, it hears nothing until it wakes.
+Killed, it loses its memory and keeps its inventory; stopped, it takes up what came in when it wakes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,12 @@ from msgspec.structs import replace
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types import state as s
 from llmgw.core.types.catalog import Catalog
-from llmgw.core.types.messages import StopShard
+from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import Demand, RouteTable
-from tests.sim.network import Unreachable
+from tests.sim.clock import Act
+from tests.sim.network import Answer, Unreachable
 from tests.sim.passes import Passes
+from tests.sim.process import Process
 from tests.sim.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -27,12 +29,26 @@ if TYPE_CHECKING:
 
 #: What came in is looked at so much later, all of it at once.
 PASS_S = 0.25
+#: Ended for want of a lease or of room for an epoch, it is started again after this.
+AGAIN_S = 2.0
+#: The boundaries at which it may be killed or stopped (`Process.trap`).
+POINTS = (
+    "before-epoch",
+    "after-epoch",
+    "before-survey",
+    "before-decide",
+    "before-persist",
+    "before-send",
+    "before-publish",
+    "before-answer",
+)
 
 
 class Inventory(Struct, frozen=True):
-    """The file: what a new control starts from."""
+    """The file: what a new control starts from. `wall_s`: how far its writer's clock was off (F26)."""
 
     memory: Memory = Memory()
+    wall_s: float = 0.0
 
 
 @dataclass
@@ -48,16 +64,25 @@ class Hearsay:
     #: incarnations in its inventory, reported with what they run, or placed by itself
     incarnations: set[str] = field(default_factory=set)
     gateways: set[str] = field(default_factory=set)
-    #: last byte by replica, as gateways have it
+    #: what it has ordered to stop
+    stopped: set[str] = field(default_factory=set)
+    #: last byte by replica, as gateways have it; last time that somebody waited, by model
     used_s: dict[str, float] = field(default_factory=dict)
+    waited_s: dict[str, float] = field(default_factory=dict)
+    #: when a replica was first seen whole and ready, by incarnation
+    up_s: dict[str, float] = field(default_factory=dict)
 
 
-class Control:
+class Control(Process):
     def __init__(self, sim: Simulation, url: str) -> None:
+        super().__init__(sim.clock)
         self.sim = sim
         self.url = url
         self.disk = Inventory()
+        self.disk_full = False
+        self.wall_s = 0.0
         self.state: s.State | None = None
+        self.plan = Plan()
         self.uuid = ""
         self.sessions = Sessions(self)
         self.passes = Passes(self)
@@ -66,33 +91,36 @@ class Control:
         #: the highest table any gateway has told of
         self.table_seen = 0
         self.started_s = 0.0
-        #: boundaries left before it is killed; None: not doomed
-        self.doom: int | None = None
-        self.paused = False
-        self.life = 0
+        #: agents that will try again, now that it listens
+        self.missed: list[Act] = []
+        #: replies owed until the next pass is over
+        self.owed: list[Answer] = []
         self._due = False
 
     @property
-    def up(self) -> bool:
-        return self.state is not None
-
-    @property
     def picture(self) -> s.State:
-        """The state of a control that is up."""
+        """The state of a control that leads."""
         assert self.state is not None
         return self.state
 
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        if self.state is not None or not self.sim.lease.take(self.url):
+        if not self.up and self.sim.lease.take(self.url, self.start):
+            self.begins()
+            self.go(self._leads())
+
+    def _leads(self) -> Iterator[str]:
+        """An epoch that cannot be stored is none: it does not lead (F15)."""
+        yield "before-epoch"
+        memory = self.remembered()
+        epoch = memory.epoch + 1
+        if not self.keep_epoch(epoch):
+            self.crash("no epoch can be stored", again_s=AGAIN_S)
             return
+        yield "after-epoch"
         sim = self.sim
-        self.life += 1
-        self.paused, self.doom, self._due = False, None, False
         self.uuid = f"{self.url}.{self.life}"
-        memory = replace(self.disk.memory, epoch=self.disk.memory.epoch + 1)
-        self.keep(memory)
         state = sim.core.started(
             sim.catalog,
             memory,
@@ -100,7 +128,7 @@ class Control:
             settle_timeout_s=sim.settle_timeout_s,
             keep_unknown=False,
         )
-        self.state = replace(state, leader_uuid=self.uuid)
+        self.state = replace(state, epoch=epoch, leader_uuid=self.uuid)
         self.sessions, self.passes = Sessions(self), Passes(self)
         self.table, self.table_seen = RouteTable(), 0
         self.started_s = sim.clock.now
@@ -111,55 +139,72 @@ class Control:
                 x.incarnation for report, _ in memory.nodes for x in report.shards if x.model
             },
         )
-        known = f"epoch {memory.epoch}, {len(memory.nodes)} nodes remembered"
+        known = f"epoch {epoch}, {len(memory.nodes)} nodes remembered"
         sim.say(self.url, "control starts", known)
+        missed, self.missed = self.missed, []
+        for again in missed:
+            again()
+        if sim.requires:
+            self.observe(s.Withheld(sim.requires))
         self._tick()
 
-    def crash(self, why: str = "killed") -> None:
-        if self.state is None:
+    def crash(self, why: str = "killed", *, again_s: float | None = None) -> None:
+        """Also of one that waits for the lease."""
+        self.sim.lease.waiting.pop(self.url, None)
+        if again_s is not None:
+            self.sim.clock.after(again_s, self.start)
+        if not self.up:
             return
         self.sim.say(self.url, "control is gone", why)
-        self.state, self.doom = None, None
-        self.sim.lease.free(self.url)
-
-    def doomed(self, before: str) -> bool:
-        """Whether it is killed here, at a boundary between two effects."""
-        if self.doom is None:
-            return False
-        self.doom -= 1
-        if self.doom >= 0:
-            return False
-        self.crash(f"killed before {before}")
-        return True
-
-    def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Something this very process would do then; a paused one does it when it wakes."""
-        life = self.life
-
-        def then() -> None:
-            if self.state is None or self.life != life:
-                return
-            if self.paused:
-                self.later(1.0, act)
-            else:
-                act()
-
-        self.sim.clock.after(delay_s, then)
+        self.ends()
+        self.state = None
+        self._due = False
+        self.sim.lease.died(self.url)
+        owed, self.owed = self.owed, []
+        for answer in owed:
+            answer.fail()
 
     def listening(self) -> s.State:
-        if self.state is None or self.paused:
+        if not self.up or self.state is None:
             raise Unreachable
+        self.awake()
         return self.state
 
-    def keep(self, memory: Memory) -> None:
-        self.disk = Inventory(memory)
+    # ------------------------------------------------------------ the file
+
+    def keep(self, memory: Memory) -> bool:
+        if not self.disk_full:
+            self.disk = Inventory(memory, self.wall_s)
+        return not self.disk_full
+
+    def keep_epoch(self, epoch: int) -> bool:
+        if not self.disk_full:
+            memory = replace(self.disk.memory, epoch=epoch)
+            self.disk = replace(self.disk, memory=memory)
+        return not self.disk_full
+
+    def remembered(self) -> Memory:
+        """Times come back by the clock on the wall, and never in the future (llmgw.control.picture)."""
+        memory, now = self.disk.memory, self.sim.clock.now
+        step_s = self.disk.wall_s - self.wall_s
+        if not step_s:
+            return memory
+        draining = {
+            i: replace(d, since_s=min(d.since_s + step_s, now)) for i, d in memory.draining.items()
+        }
+        failures = {
+            model: tuple(replace(f, at_s=min(f.at_s + step_s, now)) for f in kept)
+            for model, kept in memory.failures.items()
+        }
+        return replace(memory, draining=draining, failures=failures)
 
     # ------------------------------------------------------------ facts
 
-    def observe(self, event: s.Event) -> None:
+    def observe(self, event: s.Event, *, urgent: bool = True) -> None:
         self.state = self.sim.core.observe(self.picture, event, self.sim.clock.now)
         self.sim.judge.settling_for(self)
-        self.wake()
+        if urgent:
+            self.wake()
 
     def wake(self) -> None:
         if not self._due:
@@ -168,10 +213,21 @@ class Control:
 
     def _pass(self) -> None:
         self._due = False
-        if self.sim.lease.holds(self.url) or self.sim.lease.late(self.url):
-            self.passes.run()
+        if self.sim.lease.holds(self.url):
+            self.go(self.passes.steps())
         else:
-            self.crash("the lease is lost")
+            self.crash("the lease is lost", again_s=AGAIN_S)
+
+    def owes(self, answer: Answer) -> Answer:
+        """Told when the pass that it sets off is over."""
+        self.owed.append(answer)
+        self.wake()
+        return answer
+
+    def answers(self) -> None:
+        owed, self.owed = self.owed, []
+        for answer in owed:
+            answer.give()
 
     def _tick(self) -> None:
         for node in self.sessions.expired():
@@ -181,34 +237,30 @@ class Control:
         self.later(self.sim.tick_s, self._tick)
 
     def reload(self, catalog: Catalog) -> None:
-        if self.state is not None:
+        if self.frozen:
+            self.hold(lambda: self.reload(self.sim.catalog))
+        elif self.state is not None:
             self.observe(s.CatalogLoaded(catalog))
 
     def demand(self, demand: Demand) -> RouteTable:
-        """The answer carries the newest table: a gateway's long-poll, folded in."""
-        self.listening()
+        """The answer carries the newest table: a gateway's long-poll, folded in. News wakes the writer (`calls.py`)."""
+        state = self.listening()
         now, heard = self.sim.clock.now, self.heard
+        old = state.gateways.get(demand.gateway)
         self.table_seen = max(self.table_seen, demand.table)
         heard.gateways.add(demand.gateway)
         for replica, age_s in demand.last_byte.items():
             heard.used_s[replica] = max(heard.used_s.get(replica, 0.0), now - age_s)
         heard.used_s |= dict.fromkeys(demand.in_flight, now)
-        self.observe(s.Demanded(demand))
+        heard.waited_s |= dict.fromkeys(demand.waiting, now)
+        self.state = self.sim.core.observe(state, s.Demanded(demand), now)
+        told = None if old is None else (old.demand.waiting, old.demand.table)
+        if told != (demand.waiting, demand.table):
+            self.wake()
         return self.table
 
     def gateway_gone(self, name: str) -> None:
-        if self.state is not None and not self.paused:
+        if self.frozen:
+            self.hold(lambda: self.gateway_gone(name))
+        elif self.state is not None:
             self.observe(s.GatewayGone(name))
-
-    def operate(self) -> None:
-        """What an operator does when things are calm: clear what gave up, end what nobody can read (A39)."""
-        if self.state is None:
-            return
-        for model in list(self.state.failures):
-            self.observe(s.Cleared(model))
-        for node in self.picture.nodes.values():
-            for shard in node.shards:
-                r = shard.report
-                if r.state == "unknown":
-                    stop = StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator")
-                    self.sessions.send(shard.node, stop)

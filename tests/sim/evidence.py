@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Literal
 
+from msgspec.structs import replace
+
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Identified, Key, MemorySeen, Probed, Record, TreeSeen
+from llmgw.core.types.node import Identified, Key, MemorySeen, Probed, Record, Told, TreeSeen
+from tests.sim.clock import iso
 from tests.sim.world import Engine, Host, Stranger
 
 
@@ -81,25 +84,37 @@ def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:
                 pid=leader.pid,
                 start_ticks=leader.ticks,
                 others=tuple(p for e in mine for p in e.pids if p != leader.pid),
-                rebuilt=rebuilt(leader.start) if record.partial else None,
+                rebuilt=rebuilt(leader) if record.partial else None,
+                told=told(leader),
             ),
             leader,
         )
     others = tuple(p for e in mine for p in e.pids)
-    return (
-        Identified(
-            key=record.key,
-            leader=there,
-            others=others,
-            detail=detail,
-            rebuilt=rebuilt(mine[0].start) if mine and record.partial else None,
-        ),
-        None,
+    found = Identified(key=record.key, leader=there, others=others, detail=detail)
+    if mine and record.partial:
+        found = replace(found, rebuilt=rebuilt(mine[0]), told=told(mine[0]))
+    return found, None
+
+
+def told(engine: Engine) -> Told:
+    """What its markers tell beside the order; those of older agents tell less."""
+    if engine.older:
+        return Told(attempt=engine.attempt)
+    started_at = iso(engine.born_s)
+    return Told(
+        attempt=engine.attempt,
+        started_at=started_at,
+        artefact=engine.start.weights,
+        api_key="key",
+        whole=True,
     )
 
 
-def rebuilt(start: Start) -> Start:
+def rebuilt(engine: Engine) -> Start:
     """The order that started it, as far as the markers of its environment tell."""
+    start = engine.start
+    if not engine.older:
+        return start
     return Start(
         shard=start.shard,
         replica=start.replica,
@@ -120,7 +135,7 @@ def orphans(host: Host, known: Container[Key]) -> list[Record]:
     found = {e.key: e for e in host.live() if e.key not in known}
     return [
         Record(
-            start=rebuilt(e.start),
+            start=rebuilt(e),
             state="unknown",
             attempt=e.attempt,
             boot_id=host.boot_id,

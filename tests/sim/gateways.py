@@ -65,7 +65,9 @@ class Gateway:
         """A newer table takes the place of the old one; a partial one only adds and changes (A50)."""
         if not self.up or table.version <= self.table.version:
             return
-        self.table = merged(self.table, table) if table.partial else table
+        before = self.table
+        self.table = merged(before, table) if table.partial else table
+        self.sim.judge.adopts(self, table, before)
         self._try()
         self._soon()
 
@@ -94,7 +96,7 @@ class Gateway:
         for route in model.replicas if model is not None else ():
             engine = self.sim.engine_at(route.endpoint)
             # A port may be another engine's by now: that one has another key and says 401.
-            if engine is None or engine.key[1] != route.incarnation:
+            if engine is None or not engine.is_of(route.incarnation):
                 continue
             if route.state == "ready" and engine.answers(self.sim.clock.now):
                 return route, engine

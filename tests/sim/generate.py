@@ -1,163 +1,146 @@
-"""A small random world: two to four nodes, two to four models that mostly fit them, and how their engines behave."""
+"""A small random world, as the lines of a script: one to five nodes, two to four models that mostly fit them.
+
+`Catalog` keeps the keys of every model, so that an edit is a line too; `manners` say how engines behave.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
-from msgspec.structs import replace
+from tests.sim.world import Manners
 
-from llmgw.core.capacity import resources_for
-from llmgw.core.types.catalog import Catalog, Model, Profile, Ready, Restart, Scaling, Stop
-from llmgw.core.types.messages import Capacity, Gpu, Start
-from llmgw.core.types.node import NodeFacts
-from tests.sim.world import GIB, Manners
-
-#: Longer than control's patience with gateways after its start, so that both show.
-IDLE_S = 80.0
-#: (node, order)
-Placed = tuple[str, Start]
 NAMES = ("alpha", "beta", "gamma", "delta")
+#: Longer, and shorter, than control's patience with gateways after its start, so that both show.
+IDLE_S = (40, 80)
+DEFAULTS = {"min": "1", "gpus": "1", "memory": "10", "aliases": "", "profile": "main"}
+Keys = dict[str, str]
 
 
-def nodes(rng: Random) -> dict[str, tuple[NodeFacts, tuple[Gpu, ...]]]:
-    out = {}
-    for i in range(rng.choice((2, 2, 3, 3, 4))):
-        name = f"box{i + 1}"
-        gpus = tuple(
-            Gpu(uuid=f"{name}-gpu{k}", index=k, memory_bytes=24 * GIB)
-            for k in range(rng.choice((1, 1, 2, 2, 0) if i else (1, 2)))
-        )
-        facts = NodeFacts(
-            node=name,
-            node_id=f"id-{name}",
-            address=name,
-            capacity=Capacity(cpu_cores=16, host_memory_bytes=64 * GIB, ports=(18000, 18019)),
-        )
-        out[name] = (facts, gpus)
-    return out
+class Fleet:
+    """The nodes: their names, and GPUs each."""
+
+    def __init__(self, rng: Random) -> None:
+        self.gpus: dict[str, int] = {}
+        for i in range(rng.choice((1, 2, 2, 2, 3, 3, 3, 4, 5))):
+            self.gpus[f"box{i + 1}"] = rng.choice((1, 1, 2, 2, 0) if i else (1, 2))
+
+    def lines(self) -> Iterator[str]:
+        for name, count in self.gpus.items():
+            yield f"node {name} gpus={','.join(['24'] * count)}" if count else f"node {name}"
 
 
-def catalog(rng: Random) -> Catalog:
-    names = NAMES[: rng.choice((2, 3, 3, 4))]
-    return Catalog(
-        models={name: model(rng, name) for name in names},
-        stray_grace_s=rng.choice((5.0, 15.0)),
-        assembly_window_s=40.0,
-        start_limit=rng.choice((1, 1, 2)),
-        digest="1",
-    )
+class Catalog:
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.edits = 0
+        self.models = {name: self._model() for name in NAMES[: rng.choice((2, 3, 3, 4))]}
+
+    def _model(self) -> Keys:
+        rng = self.rng
+        low = rng.choice((0, 0, 1, 1, 1, 2))
+        high = max(low, 1) if rng.random() < 0.8 else low + 1
+        kind = rng.random()
+        gpus = 0 if kind < 0.25 else 2 if kind > 0.95 else 1
+        memory = str(rng.choice((6, 8, 10))) if gpus and rng.random() < 0.8 else "whole"
+        scale = {"min": str(low), "max": str(high), "idle": str(rng.choice(IDLE_S)), "min_up": "10"}
+        return scale | {"gpus": str(gpus), "memory": memory, "host": "4", "cores": "1"}
+
+    def lines(self) -> Iterator[str]:
+        grace, limit = self.rng.choice((5, 15)), self.rng.choice((1, 1, 2))
+        yield f"catalog stray_grace={grace} assembly_window=40 start_limit={limit}"
+        for name in self.models:
+            yield self._line(name)
+
+    def _line(self, name: str) -> str:
+        said = self.models[name].items()
+        keys = " ".join(f"{k}={v}" for k, v in said if v != DEFAULTS.get(k))
+        return f"model {name} {keys}"
+
+    # ------------------------------------------------------------ what an older control plane left running
+
+    def left(self, gpus: dict[str, int]) -> Iterator[str]:
+        """Halves of a pair, a removed model, one model twice, a renamed profile, an alias that moved."""
+        free = [(node, i) for node, count in gpus.items() for i in range(count)]
+        self.rng.shuffle(free)
+        chance = self.rng.random
+        if len({node for node, _ in free}) > 1 and chance() < 0.3:
+            first = free.pop()
+            second = next(g for g in free if g[0] != first[0])
+            free.remove(second)
+            self.models["deep"] = {"nodes": "2", "memory": "20", "idle": "80"}
+            yield self._line("deep")
+            for rank, gpu in enumerate((first, second)):
+                yield _engine(gpu, f"deep-old/{rank}", 18013, "memory=20 world=2")
+        if free and chance() < 0.3:
+            yield _engine(free.pop(), "gone-old/0", 18014, "memory=6")
+        whole = [n for n, m in self.models.items() if m.get("gpus") == "1"] if free else []
+        if whole and len(free) > 1 and chance() < 0.3:
+            for k in range(2):
+                memory = self.models[whole[0]]["memory"]
+                yield _engine(free.pop(), f"{whole[0]}-old{k}/0", 18010 + k, f"memory={memory}")
+        if whole and free and chance() < 0.2:
+            memory = self.models[whole[-1]]["memory"]
+            odd = self.rng.choice(("profile=before", "weights=other.gguf model=was"))
+            if "model" in odd:
+                self.models[whole[-1]]["aliases"] = "was"
+                yield self._line(whole[-1])
+            where = f"print={whole[-1]}-1 memory={memory}"
+            yield _engine(free.pop(), f"{whole[-1]}-odd/0", 18016, f"{odd} {where}")
+
+    # ------------------------------------------------------------ edits
+
+    def edit(self) -> str:
+        """One edit as people make them, and the signal to read it; now and then the wrong file altogether."""
+        self.edits += 1
+        kinds = ("args", "args", "rename", "remove", "add", "scale", "all", "fewer")
+        lines = getattr(self, f"_{self.rng.choice(kinds)}")(self.rng.choice(sorted(self.models)))
+        return " ; ".join([*lines, "reload"])
+
+    def _args(self, name: str) -> list[str]:
+        self.models[name]["print"] = f"{name}-e{self.edits}"
+        return [self._line(name)]
+
+    def _all(self, _: str) -> list[str]:
+        return [line for name in sorted(self.models) for line in self._args(name)]
+
+    def _rename(self, name: str) -> list[str]:
+        if "-" in name or name == "deep":
+            return self._args(name)
+        keys = self.models.pop(name)
+        aliases = ",".join(filter(None, (keys.get("aliases"), name)))
+        same = {"print": keys.get("print", f"{name}-1"), "weights": f"{name}.gguf"}
+        new = f"{name}-{self.edits}"
+        self.models[new] = keys | same | {"aliases": aliases}
+        return [f"unmodel {name}", self._line(new)]
+
+    def _remove(self, name: str) -> list[str]:
+        if len(self.models) == 1:
+            return self._args(name)
+        del self.models[name]
+        return [f"unmodel {name}"]
+
+    def _fewer(self, name: str) -> list[str]:
+        """Somebody's half of the file."""
+        gone = [other for other in sorted(self.models) if other != name]
+        for other in gone:
+            del self.models[other]
+        return [f"unmodel {' '.join(gone)}"] if gone else self._args(name)
+
+    def _add(self, _: str) -> list[str]:
+        new = f"{self.rng.choice(NAMES)}-{self.edits}x"
+        self.models[new] = self._model()
+        return [self._line(new)]
+
+    def _scale(self, name: str) -> list[str]:
+        low = self.rng.choice((0, 1, 2))
+        self.models[name] |= {"min": str(low), "max": str(max(low, 1))}
+        return [self._line(name)]
 
 
-def model(rng: Random, name: str) -> Model:
-    low = rng.choice((0, 0, 1, 1, 1, 2))
-    high = max(low, 1) if rng.random() < 0.8 else low + 1
-    return Model(
-        name=name,
-        profiles=(profile(rng, name),),
-        scaling=Scaling(min=low, max=high, idle_timeout_s=IDLE_S, min_up_s=10.0),
-    )
-
-
-def profile(rng: Random, name: str) -> Profile:
-    kind = rng.random()
-    gpus = 0 if kind < 0.25 else 2 if kind > 0.95 else 1
-    memory = rng.choice((6, 8, 10)) * GIB if gpus and rng.random() < 0.8 else None
-    return Profile(
-        name="main",
-        command=("engine",),
-        gpus=gpus,
-        gpu_memory_bytes=memory,
-        host_memory_bytes=4 * GIB,
-        cpu_cores=1.0,
-        weights={"default": f"{name}.gguf"},
-        fingerprints={"default": f"1:{name}-1"},
-        ready=Ready(failures=2, of=3),
-        start_timeout_s=40.0,
-        drain_timeout_s=20.0,
-        stop=Stop(grace_s=6.0),
-        restart=Restart(max=3, window_s=60.0, backoff_s=2.0),
-    )
-
-
-def older(rng: Random, catalog: Catalog, gpus: dict[str, int]) -> tuple[Catalog, list[Placed]]:
-    """What an older control plane left running: halves of a pair, a removed model, one model twice. `gpus` per node."""
-    free = [f"{name}-gpu{i}" for name, count in gpus.items() for i in range(count)]
-    rng.shuffle(free)
-    placed: list[Placed] = []
-    if len(set(gpus)) > 1 and len({g.partition("-")[0] for g in free}) > 1 and rng.random() < 0.3:
-        first = free.pop()
-        second = next(g for g in free if g.partition("-")[0] != first.partition("-")[0])
-        free.remove(second)
-        pair = replace(profile(rng, "deep"), nodes=2, gpus=1, gpu_memory_bytes=20 * GIB)
-        scaling = Scaling(min=1, max=1, idle_timeout_s=IDLE_S)
-        deep = Model(name="deep", profiles=(pair,), scaling=scaling)
-        catalog = replace(catalog, models=catalog.models | {"deep": deep})
-        placed += [left(deep, "deep-old", rank, gpu, 2) for rank, gpu in enumerate((first, second))]
-    if free and rng.random() < 0.3:
-        gone = model(rng, "gone")
-        one = replace(gone, profiles=(replace(gone.profiles[0], gpus=1, gpu_memory_bytes=6 * GIB),))
-        placed.append(left(one, "gone-old", 0, free.pop(), 1))
-    if len(free) > 1 and rng.random() < 0.3:
-        twin = next((m for m in catalog.models.values() if m.profiles[0].gpus == 1), None)
-        if twin is not None:
-            placed += [left(twin, f"{twin.name}-old{k}", 0, free.pop(), 1) for k in range(2)]
-    return catalog, placed
-
-
-def left(model: Model, replica: str, rank: int, gpu: str, world_size: int) -> Placed:
-    p = model.profiles[0]
-    node = gpu.partition("-")[0]
-    start = Start(
-        shard=f"{replica}/{rank}",
-        replica=replica,
-        incarnation=f"h-{replica}",
-        model=model.name,
-        profile=p.name,
-        rank=rank,
-        world_size=world_size,
-        served_name=model.name,
-        fingerprint=p.fingerprint_on(node),
-        weights=p.weights_on(node),
-        command=p.command,
-        gpus=(gpu,),
-        port=18010 + int(gpu[-1]) + 3 * (model.name == "deep") + 5 * (model.name == "gone"),
-        resources=resources_for(p),
-        ready=p.ready,
-        start_timeout_s=p.start_timeout_s,
-        stop=p.stop,
-        restart=p.restart,
-    )
-    return node, start
-
-
-def edited(rng: Random, catalog: Catalog, edits: int) -> tuple[Catalog, str]:
-    """One edit as people make them: other arguments, a rename with an alias, a model more or less, a scale."""
-    name = rng.choice(sorted(catalog.models))
-    old = catalog.models[name]
-    models = {k: v for k, v in catalog.models.items() if k != name}
-    kind = rng.choice(("args", "args", "rename", "remove", "add", "scale"))
-    if kind == "remove" and models:
-        words = f"{name} is removed"
-    elif kind == "rename" and "-" not in name:
-        new = f"{name}-{edits}"
-        models[new] = replace(old, name=new, aliases=(*old.aliases, name))
-        words = f"{name} is {new} now"
-    elif kind == "add":
-        new = f"{rng.choice(NAMES)}-{edits}x"
-        models |= {name: old, new: model(rng, new)}
-        words = f"{new} is new"
-    elif kind == "scale":
-        low = rng.choice((0, 1, 2))
-        scaling = replace(old.scaling, min=low, max=max(low, 1))
-        models[name] = replace(old, scaling=scaling)
-        words = f"{name} has min {low}, max {scaling.max}"
-    else:
-        profiles = tuple(
-            replace(p, fingerprints={"default": f"1:{name}-e{edits}"}) for p in old.profiles
-        )
-        models[name] = replace(old, profiles=profiles)
-        words = f"{name} has other arguments"
-    return replace(catalog, models=models, digest=str(edits)), words
+def _engine(gpu: tuple[str, int], shard: str, port: int, keys: str) -> str:
+    node, index = gpu
+    return f"engine {node} {shard} gpus={index} port={port} {keys}"
 
 
 def manners(rng: Random, trouble: float) -> Manners:

@@ -14,8 +14,9 @@ from llmgw.core.adopt.survey import Survey
 from llmgw.core.types import messages as m
 from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
-from llmgw.core.types.routes import RouteReplica
-from llmgw.core.types.state import GATEWAY_GONE_S, QUIET_S
+from llmgw.core.types.routes import RouteReplica, RouteTable
+from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S
+from tests.sim import restraint
 from tests.sim.orders import Order, why_start, why_stop
 from tests.sim.rest import findings
 from tests.sim.world import Engine, Host
@@ -47,6 +48,8 @@ class Judge:
         self.needless = 0
         self.spawned = 0
         self.checks: Counter[str] = Counter()
+        #: what of a picture was judged last
+        self._looked: tuple[object, object] = (None, None)
 
     def require(self, invariant: str, holds: object, said: str) -> None:
         self.checks[invariant] += 1
@@ -126,10 +129,15 @@ class Judge:
             f"{key} counts as ended on {host.name}, and {[str(e) for e in left]} is there",
         )
 
-    def spawns(self, host: Host, record: n.Record) -> None:
+    def spawns(self, agent: Agent, record: n.Record) -> None:
         """Called before the process is there: at most one tree of a shard, and its room is its own."""
         self.spawned += 1
-        key = record.key
+        host, key = agent.host, record.key
+        self.require(
+            "nothing dead is restarted before control is heard",
+            agent.heard_leader or not record.failures,
+            f"{agent.facts.node} starts attempt {record.attempt} of {key} (F36)",
+        )
         self.require("one tree a shard", not host.live(key), f"{key} runs already on {host.name}")
         self._room(host, {key: record.start}, record.start)
         for other in self.sim.hosts.values():
@@ -150,7 +158,7 @@ class Judge:
 
     def _ended_by_us(self, record: n.Record, engine: Engine, name: str) -> None:
         """A healthy engine: ordered to end, for a reason that is true, and nobody is on it."""
-        order = self.orders.get(engine.key[1])
+        order = self._order(engine)
         if order is None or order.needless:
             self.needless += 1
             why = order.needless if order else f"nobody ordered it ({record.error})"
@@ -158,7 +166,10 @@ class Judge:
                 "no engine restarted needlessly", holds=False, said=f"{name} to {engine}: {why}"
             )
         assert order is not None
-        cut = [r for g in self.sim.gateways if not self.forgotten(g) for r in g.on(engine)]
+        heard = [g for g in self.sim.gateways if not self.forgotten(g)]
+        if order.reason in restraint.ASKED:
+            heard = [g for g in heard if self._told(g)]
+        cut = [r for g in heard for r in g.on(engine)]
         now = self.sim.clock.now
         timed_out = now - order.at_s >= order.drain_timeout_s - 0.001
         self.require(
@@ -167,6 +178,18 @@ class Judge:
             f"{name} to {engine}, {len(cut)} in flight, ordered {now - order.at_s:.1f} s ago: {order.why}",
         )
 
+    def _order(self, engine: Engine) -> Order | None:
+        named = (order for inc, order in self.orders.items() if engine.is_of(inc))
+        return self.orders.get(engine.key[1]) or next(named, None)
+
+    def _told(self, gateway: Gateway) -> bool:
+        """An operator's stop waits for no silent gateway (A65)."""
+        leader = self.sim.leader
+        if leader is None or leader.state is None:
+            return False
+        view = leader.picture.gateways.get(gateway.name)
+        return view is not None and self.sim.clock.now - view.heard_s < GATEWAY_SILENT_S
+
     def forgotten(self, gateway: Gateway) -> bool:
         """Silent for 60 s is out of the count by contract/http.md."""
         return gateway.silent and self.sim.clock.now - gateway.silent_since_s >= GATEWAY_GONE_S
@@ -174,7 +197,8 @@ class Judge:
     # ------------------------------------------------------------ controls
 
     def sends(self, control: Control, node: str, command: m.Command) -> None:
-        if isinstance(command, m.Start | m.StopShard | m.DrainShard):
+        asked = isinstance(command, m.StopShard) and command.reason in restraint.ASKED
+        if isinstance(command, m.Start | m.StopShard | m.DrainShard) and not asked:
             waiting = self.settling_for(control)
             self.require(
                 "nothing is started or disturbed while settling",
@@ -234,14 +258,30 @@ class Judge:
 
     def control_pass(self, control: Control, found: Survey, plan: p.Plan) -> None:
         state = control.picture
-        for said in check.violations(state, found):
-            self.require("the picture is whole", holds=False, said=said)
+        looked, self._looked = self._looked, (state.nodes, state.catalog)
+        if looked[0] is not state.nodes or looked[1] is not state.catalog:  # else it was looked at
+            for said in check.violations(state, found):
+                self.require("the picture is whole", holds=False, said=said)
         for said in check.plan_violations(state, plan):
             self.require("nothing is started or disturbed while settling", holds=False, said=said)
         claims = Counter((r.model, r.replica) for r in found.replicas if r.kept and r.members)
         twice = [c for c, count in claims.items() if count > 1]
         self.require("one incarnation a claim", not twice, f"{twice} kept twice")
         self._owned(control)
+        late = restraint.sleepless(control, found, plan)
+        self.require("what is idle goes to sleep in time", not late, late)
+
+    def carried_out(self, control: Control, found: Survey, begun: list[p.Action]) -> None:
+        """What one pass did of its plan."""
+        if begun:
+            said = restraint.withheld(control, begun)
+            self.require("what is withheld is not carried out", not said, said)
+            said = restraint.beyond_the_guard(control, found, begun)
+            self.require("no more ends in one pass than the guard allows", not said, said)
+
+    def adopts(self, gateway: Gateway, table: RouteTable, before: RouteTable) -> None:
+        said = restraint.taken_away(self.sim, gateway, table, before)
+        self.require("a restart takes no route away", not said, said)
 
     def _owned(self, control: Control) -> None:
         """Every running engine is in the picture of a control that its agent has told everything."""
@@ -252,13 +292,13 @@ class Judge:
             session = control.sessions.of.get(name)
             if not agent.up or link is None or there is None or not there.settled:
                 continue
-            if session is None or session.id != link.session or not link.quiet:
+            if session is None or session.id != link.session or not link.quiet or agent.frozen:
                 continue
             known = {(x.report.shard, x.report.incarnation) for x in there.shards if x.holds}
             for engine in agent.host.live():
                 self.require(
                     "every running engine is owned, stopping or quarantined",
-                    engine.key in known,
+                    engine.key in known or (engine.key[0], "") in known,
                     f"{engine} is not in {control.url}'s picture of {name}: {sorted(known)}",
                 )
 
@@ -282,9 +322,13 @@ class Judge:
         node, _, port = route.endpoint.removeprefix("http://").partition(":")
         agent = self.sim.agents[node]
         listener = agent.host.listener(int(port))
-        if isinstance(listener, Engine) and listener.key[1] == route.incarnation:
+        if isinstance(listener, Engine) and listener.is_of(route.incarnation):
             return True
         there = control.state.nodes.get(node) if control.state is not None else None
+        if there is not None and any(
+            s.report.state == "unknown" and s.incarnation == route.incarnation for s in there.shards
+        ):
+            return True  # its agent cannot look (F45)
         link, told = agent.links.get(control.url), control.sessions.of.get(node)
         if link is None or told is None or there is None or not agent.up:
             return True
@@ -299,5 +343,5 @@ class Judge:
             self.require("at rest the fleet is what the catalog wants", holds=False, said=said)
 
 
-#: Ends that do not wait for streams: an operator's, and of what is short or never came up.
-CUTTING = frozenset({"short_after_window", "ending"})
+#: Ends that do not wait for streams: of what is short, and when an operator ends it all.
+CUTTING = frozenset({"short_after_window", "not_running", "ending"})

@@ -20,6 +20,7 @@ from llmgw.core.types.messages import (
     ShardReport,
 )
 from llmgw.core.types.node import Key, Session, SessionLost, SessionOpened
+from tests.sim import older
 from tests.sim.network import Unreachable
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Link:
         self._posting = False
         self._asked = 0
         self._failures = 0
+        self._luck = agent.sim.dice.stream("link", agent.facts.node, url)
 
     @property
     def quiet(self) -> bool:
@@ -73,12 +75,12 @@ class Link:
         self.dirty, self.gone = set(), []
 
         def failed() -> None:
-            if self._asked == asked and agent.life == life:
+            if self._asked == asked:
                 self._registering = False
                 self._back_off()
 
         def reply(said: Registered) -> None:
-            if self._asked == asked and agent.life == life and agent.up:
+            if self._asked == asked:
                 self._opened(said)
 
         control = agent.sim.controls[self.url]
@@ -87,18 +89,25 @@ class Link:
             lambda: control.sessions.register(report, self._peer(life)),
             reply,
             failed,
+            agent,
         )
 
     def _back_off(self) -> None:
         most = min(BACKOFF_CAP_S, BACKOFF_S * 2**self._failures)
         self._failures = min(self._failures + 1, 10)
-        self.agent.later(self.agent.sim.rng.uniform(0.0, most), self._retry)
+        self.agent.later(self._luck.uniform(0.0, most), self._retry)
 
     def _retry(self) -> None:
-        if not self.session:
+        control = self.agent.sim.controls[self.url]
+        if self.session or self.agent.links.get(self.url) is not self:
+            return
+        if control.up:
             self.register()
+        else:  # refused at once, again and again: until somebody listens there is nothing to see
+            control.missed.append(self._back_off)
 
     def _opened(self, said: Registered) -> None:
+        self.agent.heard_leader = self.agent.heard_leader or said.leader
         self._registering, self._failures = False, 0
         self.session, self.applied, self.n = said.session, 0, 0
         self.agent.feed(
@@ -132,33 +141,35 @@ class Link:
         agent = self.agent
         assert agent.state is not None
         self.n += 1
-        records = agent.state.records
+        records, version = agent.state.records, agent.version
         dirty, gone, refused, devices = self.dirty, self.gone, self.refused, self.devices
         self.dirty, self.gone, self.refused, self.devices = set(), [], [], False
         shards = tuple(
-            shard_report(records[k], secrets=True) for k in sorted(dirty) if k in records
+            older.shard(version, shard_report(records[k], secrets=True))
+            for k in sorted(dirty)
+            if k in records
         )
         events = Events(
             session=self.session,
             n=self.n,
             applied=self.applied,
             shards=shards,
-            gone=tuple(gone),
+            gone=tuple(older.key(version, k) for k in gone),
             gpus=agent.state.gpus if devices else None,
             foreign=agent.state.foreign if devices else None,
             refused=tuple(refused),
-            digest=digest(shard_report(r) for r in records.values()),
+            digest=digest(older.shard(version, shard_report(r)) for r in records.values()),
         )
-        session, life = self.session, agent.life
+        session = self.session
 
         def failed() -> None:
-            if agent.life == life and self.session == session:
+            if self.session == session:
                 self.session, self._posting = "", False
                 self.refused = [*refused, *self.refused]
                 self._back_off()
 
         def reply(said: EventsReply | None) -> None:
-            if agent.life != life or self.session != session or not agent.up:
+            if self.session != session:
                 return
             self._posting = False
             if said is None or not said.match:
@@ -172,6 +183,7 @@ class Link:
             lambda: control.sessions.events(agent.facts.node, events),
             reply,
             failed,
+            agent,
         )
 
     # ------------------------------------------------------------ commands
@@ -182,6 +194,7 @@ class Link:
         def deliver(session: str, commands: tuple[Command, ...]) -> tuple[str, int]:
             if not self.agent.up or self.agent.life != life:
                 raise Unreachable
+            self.agent.awake()
             return self._deliver(session, commands)
 
         return deliver
@@ -193,8 +206,9 @@ class Link:
                 break
             if command.seq > self.applied:
                 self.applied = command.seq
-                self.agent.command(self.url, command)
-                if not self.agent.up:
+                known = older.understood(self.agent.version, command, self.agent.records)
+                self.agent.command(self.url, known)
+                if not self.agent.up or self.agent.frozen:
                     break
         return self.session, self.applied
 

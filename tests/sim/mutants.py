@@ -15,7 +15,17 @@ from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
 from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import RouteReplica, RouteTable
-from llmgw.core.types.state import PLACED, DrainBegun, Event, Node, Shard, State
+from llmgw.core.types.messages import LIVE, TERMINAL
+from llmgw.core.types.state import (
+    PLACED,
+    DrainBegun,
+    Event,
+    Node,
+    NodeRegistered,
+    Shard,
+    State,
+    Tick,
+)
 from tests.sim.simulation import Core
 
 Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
@@ -111,6 +121,121 @@ def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTabl
     return replace(routes, models=models)
 
 
+# ---------------------------------------------------------------- identity, and one step
+
+
+def known_by_name(state: State, event: Event, now: float) -> State:
+    """A shard is recognised by its name, whatever its incarnation: the one we believed in is not missed (F75, A28)."""
+    after = observe(state, event, now)
+    if not isinstance(event, NodeRegistered):
+        return after
+    named = {s.shard for s in event.report.shards}
+    node = after.nodes[event.report.node]
+    shards = tuple(
+        replace(s, missing=False) if s.missing and s.report.shard in named else s
+        for s in node.shards
+    )
+    return _with(after, replace(node, shards=shards))
+
+
+def liveness_first(state: State, event: Event, now: float) -> State:
+    """What is not up in a registration is not recognised, and so let go (A28)."""
+    if isinstance(event, NodeRegistered):
+        up = tuple(s for s in event.report.shards if s.state in LIVE | TERMINAL)
+        event = NodeRegistered(replace(event.report, shards=up))
+    return observe(state, event, now)
+
+
+def unknown_is_different(state: State, event: Event, now: float) -> State:
+    """A fingerprint that an older agent does not tell is taken for another one (A18)."""
+    if isinstance(event, NodeRegistered):
+        shards = tuple(
+            s if s.fingerprint or s.state == "unknown" else replace(s, fingerprint="1:untold")
+            for s in event.report.shards
+        )
+        event = NodeRegistered(replace(event.report, shards=shards))
+    return observe(state, event, now)
+
+
+def adopted_then_forgotten(state: State, event: Event, now: float) -> State:
+    """Forgetting is a second step: what was placed or reported after the first is forgotten with the rest (A8)."""
+    after = observe(state, event, now)
+    if isinstance(event, NodeRegistered):
+        node = after.nodes[event.report.node]
+        listed = {s.key for s in node.shards if not s.missing}
+        shards = tuple(replace(s, missing=False) for s in node.shards)
+        report = replace(node.report, extra={"listed": listed, "until_s": now + 1.0})
+        return _with(after, replace(node, report=report, shards=shards))
+    if isinstance(event, Tick):
+        for node in after.nodes.values():
+            if node.report.extra.get("until_s", now) < now:
+                after = _with(after, _forgotten(node))
+    return after
+
+
+def _forgotten(node: Node) -> Node:
+    listed = node.report.extra["listed"]
+    shards = tuple(replace(s, missing=s.missing or s.key not in listed) for s in node.shards)
+    return replace(node, report=replace(node.report, extra={}), shards=shards)
+
+
+def _with(state: State, node: Node) -> State:
+    return replace(state, nodes=state.nodes | {node.report.node: node})
+
+
+def a_pid_is_enough(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """Whoever has the pid of an engine is taken for it (F38)."""
+    if isinstance(event, n.Identified) and event.leader == "other":
+        event = replace(event, leader="same")
+    return supervise(state, event, now)
+
+
+# ---------------------------------------------------------------- what is held, and held back
+
+
+def ending_holds_nothing(state: State, now: float, found: Survey) -> Plan:
+    """What is being stopped is as good as gone: its GPU and port are given out again (A43)."""
+
+    def over(shard: Shard) -> Shard:
+        leaving = shard.report.desired == "stopped" or shard.report.state == "stopping"
+        return replace(shard, missing=True) if leaving else shard
+
+    nodes = {
+        name: replace(node, shards=tuple(map(over, node.shards)))
+        for name, node in state.nodes.items()
+    }
+    return decide(replace(state, nodes=nodes), now, found)
+
+
+def renewed_on_merge(state: State, event: Event, now: float) -> State:
+    """Each registration gives what it reports a whole idle timeout again (A23)."""
+    after = observe(state, event, now)
+    if not isinstance(event, NodeRegistered):
+        return after
+    return replace(after, wanted_s=dict.fromkeys(after.wanted_s, now))
+
+
+def nobody_asks(state: State, now: float, found: Survey) -> Plan:
+    """Any number of running engines is ended in one pass that nobody asked for (A49)."""
+    everybody = frozenset(r.incarnation for r in found.replicas)
+    return decide(replace(state, confirmed=everybody), now, found)
+
+
+def deaf_to_the_operator(state: State, now: float, found: Survey) -> Plan:
+    """What is paused, or was to wait for a confirmation, is carried out (A48, A56)."""
+    return decide(replace(state, paused="", withheld=""), now, found)
+
+
+def restarts_alone(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """After its own restart an agent starts dead engines again before any control is heard (F36)."""
+    return supervise(replace(state, control_heard=True), event, now)
+
+
+def whole_table_while_settling(state: State, found: Survey, version: int) -> RouteTable:
+    """A control that has not heard everybody yet takes the other routes away (A50, F19)."""
+    return replace(table(state, found, version), partial=False)
+
+
 class Mutant(NamedTuple):
     core: Core
     #: any of these invariants is a right answer
@@ -138,5 +263,40 @@ MUTANTS: dict[str, Mutant] = {
     "drains end at once": Mutant(Core(observe=drains_end_at_once), ("no stream is cut",)),
     "old ones stay routed": Mutant(
         Core(table=old_ones_stay_routed), ("routes only to live owned endpoints",)
+    ),
+    "known by name": Mutant(
+        Core(observe=known_by_name),
+        ("at rest the fleet is what the catalog wants", "the picture is whole"),
+    ),
+    "liveness first": Mutant(
+        Core(observe=liveness_first),
+        ("every running engine is owned, stopping or quarantined", "nothing is started twice"),
+    ),
+    "adopted, then forgotten": Mutant(
+        Core(observe=adopted_then_forgotten),
+        ("every running engine is owned, stopping or quarantined", "nothing is started twice"),
+    ),
+    "a pid is enough": Mutant(
+        Core(supervise=a_pid_is_enough),
+        ("routes only to live owned endpoints", "at rest the fleet is what the catalog wants"),
+    ),
+    "ending holds nothing": Mutant(Core(decide=ending_holds_nothing), ("the picture is whole",)),
+    "unknown is different": Mutant(
+        Core(observe=unknown_is_different), ("no engine restarted needlessly",)
+    ),
+    "renewed on merge": Mutant(
+        Core(observe=renewed_on_merge), ("what is idle goes to sleep in time",)
+    ),
+    "nobody asks": Mutant(
+        Core(decide=nobody_asks), ("no more ends in one pass than the guard allows",)
+    ),
+    "deaf to the operator": Mutant(
+        Core(decide=deaf_to_the_operator), ("what is withheld is not carried out",)
+    ),
+    "restarts alone": Mutant(
+        Core(supervise=restarts_alone), ("nothing dead is restarted before control is heard",)
+    ),
+    "whole table while settling": Mutant(
+        Core(table=whole_table_while_settling), ("a restart takes no route away",)
     ),
 }

@@ -10,7 +10,9 @@ from msgspec import Struct
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL, ShardReport, Start
 from llmgw.core.types.plan import DrainReplica, RollReplica, StopReplica
-from tests.sim.world import Engine
+from tests.sim import older
+from tests.sim.claims import Claim, claim
+from tests.sim.world import Engine, names
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
@@ -35,22 +37,27 @@ def alive(control: Control, model: str) -> Iterator[Start]:
     """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there.
 
     Not what control drains, nor what its agent told it is on its way out or has ended: a journal may be behind (a full
-    disk, then a kill), or lost.
+    disk, then a kill), or lost. A group of which one rank is on its way out is over (A34).
     """
     picture = control.picture
     shards = (x for node in picture.nodes.values() for x in node.shards)
-    over = {*picture.draining, *(x.incarnation for x in shards if _leaving(x.report))}
+    over = {*picture.draining, *control.heard.stopped}
+    over |= {x.incarnation for x in shards if _leaving(x.report)}
+    found: list[Start] = []
     for agent in control.sim.agents.values():
-        there = {e.key: e.start for e in agent.host.live()}
+        there = {e.key: (e.start, e.start.weights) for e in agent.host.live()}
         for record in agent.records.values():
+            start, _ = there.get(record.key, (record.start, ""))
+            there[record.key] = (start, record.artefact)
             if record.ended or record.desired != "running" or record.state == "stopping":
-                there.pop(record.key, None)
-            else:
-                there.setdefault(record.key, record.start)
-        for start in there.values():
-            claims = picture.catalog.resolve(start.model)
-            if claims is not None and claims.name == model and start.incarnation not in over:
-                yield start
+                del there[record.key]
+                over.add(record.start.incarnation)
+        for known in there.values():
+            start, artefact = older.start(agent.version, *known)
+            claims = claim(picture.catalog, start, agent.facts.node, artefact)
+            if claims is not None and claims[0].name == model:
+                found.append(start)
+    yield from (start for start in found if not over & names(start))
 
 
 def _leaving(report: ShardReport) -> bool:
@@ -101,7 +108,7 @@ def why_stop(
 ) -> str:
     """Why this end is not needed, or ""."""
     engines = [
-        e for h in control.sim.hosts.values() for e in h.live() if e.key[1] == action.incarnation
+        e for h in control.sim.hosts.values() for e in h.live() if e.is_of(action.incarnation)
     ]
     if not engines:
         return ""
@@ -113,8 +120,14 @@ def why_stop(
         "artefact_mismatch": _unclaimed,
         "duplicate_replica": _duplicate,
         "short_after_window": _short,
-        "port_conflict": _port,
+        "not_running": _broken,
     }
+    if reason == "operator":
+        asked = action.incarnation in control.sim.people.stopped
+        return "" if asked else "no operator asked for it"
+    if reason == "port_conflict":
+        alone = [_port(control, e) for e in engines]
+        return "" if not all(alone) else alone[0]
     judged = judges.get(reason)
     if judged is None:
         return "" if reason in ("ending", "draining", "duplicate_rank") else f"for {reason}?"
@@ -140,24 +153,25 @@ def _idle(control: Control, engine: Engine) -> str:
     return ""
 
 
+def _claim(control: Control, engine: Engine) -> Claim | None:
+    agent = control.sim.agents[engine.host]
+    record = agent.records.get(engine.key)
+    artefact = record.artefact if record is not None else engine.start.weights
+    start, artefact = older.start(agent.version, engine.start, artefact)
+    return claim(control.picture.catalog, start, engine.host, artefact)
+
+
 def _drift(control: Control, engine: Engine) -> str:
-    model = control.picture.catalog.resolve(engine.start.model)
-    profile = model.profile(engine.start.profile) if model is not None else None
-    if profile is None:
+    found = _claim(control, engine)
+    if found is None:
         return f"{engine.start.model} has no such profile"
-    same = profile.fingerprint_on(engine.host) == engine.start.fingerprint
+    same = found[1].fingerprint_on(engine.host) == engine.start.fingerprint
     return f"its fingerprint is today's, {engine.start.fingerprint}" if same else ""
 
 
 def _unclaimed(control: Control, engine: Engine) -> str:
-    model = control.picture.catalog.resolve(engine.start.model)
-    if model is None or model.profile(engine.start.profile) is None:
-        return ""
-    today = model.profile(engine.start.profile)
-    assert today is not None
-    if model.name != engine.start.model and today.weights_on(engine.host) != engine.start.weights:
-        return ""
-    return f"{engine.start.model} resolves to {model.name}"
+    found = _claim(control, engine)
+    return "" if found is None else f"{engine.start.model} is {found[0].name}'s"
 
 
 def _duplicate(control: Control, engine: Engine) -> str:
@@ -182,6 +196,15 @@ def _short(control: Control, engine: Engine) -> str:
     silent = [k for k, node in nodes.items() if not node.connected]
     want = engine.start.world_size
     return "" if len(ranks) < want or silent else f"all {want} ranks run"
+
+
+def _broken(control: Control, engine: Engine) -> str:
+    """A group, and one of its ranks has ended (A34): asked of the truth, whatever was told of it."""
+    ranks = {
+        e.start.rank for h in control.sim.hosts.values() for e in h.live() if e.key[1] == engine.key[1] and e.leader
+    }
+    want = engine.start.world_size
+    return "" if len(ranks) < want else f"all {want} ranks run"
 
 
 def _port(control: Control, engine: Engine) -> str:

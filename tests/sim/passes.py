@@ -1,10 +1,11 @@
-"""What control does with a plan, as llmgw.control.loop: decide, apply, announce, persist, send, publish.
+"""What control does with a plan, as llmgw.control.loop: survey, decide, apply, announce, persist, send, publish, answer.
 
-Between any two of these it may be killed. It decides nothing: the plan is the core's.
+Between any two of these it may be killed or stopped. It decides nothing: the plan is the core's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -33,35 +34,47 @@ class Passes:
         #: what was told to people already
         self._verdicts: dict[tuple[str, str, int], str] = {}
         self._ends: dict[str, str] = {}
+        #: what this pass starts and ends
+        self._begun: list[p.Action] = []
 
-    def run(self) -> None:
+    def steps(self) -> Iterator[str]:
         control, core, now = self.control, self.sim.core, self.sim.clock.now
+        yield "before-survey"
         control.state = state = core.observe(control.picture, s.Tick(), now)
         found = core.survey(state)
-        plan = core.decide(state, now, found)
+        yield "before-decide"
+        control.plan = plan = core.decide(state, now, found)
         self._tell(plan)
         self.sim.judge.control_pass(control, found, plan)
         commands = self._apply(plan)
+        self.sim.judge.carried_out(control, found, self._begun)
         self._announce(found)
-        if control.doomed("persisting"):
-            return
-        self._remember()
+        yield "before-persist"
+        kept = self._remember()
         for node, command in commands:
-            if control.doomed(f"sending {type(command).__name__}"):
-                return
-            control.sessions.send(node, command)
-        if not control.doomed("publishing"):
-            self._publish(found if control.state is state else core.survey(control.picture))
-            self.sim.judge.routes(control)
+            yield "before-send"
+            # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
+            if kept or not isinstance(command, m.ForgetShard):
+                control.sessions.send(node, command)
+        yield "before-publish"
+        self._publish(found if control.state is state else core.survey(control.picture))
+        self.sim.judge.routes(control)
+        yield "before-answer"
+        control.answers()
 
     # ------------------------------------------------------------ apply
 
     def _apply(self, plan: p.Plan) -> list[Order]:
         """The plan as far as it goes: what is placed or drained enters the picture, commands come out."""
         commands: list[Order] = []
+        self._begun = []
         for action in plan.actions:
+            if isinstance(action, p.Wait) or action.withheld:
+                continue
             if not self._act(action, commands):
                 break
+            if not isinstance(action, p.StopReplica) or action.due_s <= 0:
+                self._begun.append(action)
         return commands + self._repeats()
 
     def _act(self, action: p.Action, commands: list[Order]) -> bool:
@@ -85,7 +98,7 @@ class Passes:
         self, action: p.StartReplica | p.RollReplica, commands: list[Order], *, roll: bool
     ) -> bool:
         control, sim, spots = self.control, self.sim, action.spots
-        if not all(spot.node in control.sessions.of for spot in spots):
+        if not all(control.sessions.reachable(spot.node) for spot in spots):
             return False
         state = control.picture
         known = {x.report.replica for node in state.nodes.values() for x in node.shards}
@@ -113,6 +126,7 @@ class Passes:
     def _stop(self, action: p.StopReplica, commands: list[Order]) -> None:
         self._tell_end("stop", action, action.reason)
         self.sim.judge.ends(self.control, action, action.reason)
+        self.control.heard.stopped.add(action.incarnation)
         for shard in action.shards:
             r = shard.report
             order = m.StopShard(shard=r.shard, incarnation=r.incarnation, reason=action.reason)
@@ -144,13 +158,20 @@ class Passes:
         if lacking or set(state.draining) - alive:
             self.control.observe(s.Announced(lacking))
 
-    def _remember(self) -> None:
-        """One commit a pass, before anything is sent."""
+    def _remember(self) -> bool:
+        """One commit a pass, before anything is sent; a full disk holds nothing up (F13, F15)."""
         state = self.control.picture
         memory = memory_of(state, self.sim.clock.now)
         # The file has times of the clock on the wall; here all clocks are one.
         draining = {i: replace(d, version=0) for i, d in state.draining.items()}
-        self.control.keep(replace(memory, failures=state.failures, draining=draining))
+        memory = replace(
+            memory,
+            failures=state.failures,
+            draining=draining,
+            paused=state.paused,
+            confirmed=state.confirmed,
+        )
+        return self.control.keep(memory)
 
     def _publish(self, found: Survey) -> None:
         """A new table when anything in it changed; drains count from the first one that shows them (A65)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.state import State
+from tests.sim.claims import claim
 from tests.sim.world import Engine, Host
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def findings(sim: Simulation) -> Iterator[str]:
     claimed: set[str] = set()
     for model in state.catalog.models.values():
         engines = _engines(sim, state, model)
-        claimed |= {e.key[1] for e in engines}
+        claimed |= {e.key[1] for e, _ in engines}
         yield from _model(sim, model, engines)
     for host in sim.hosts.values():
         yield from (f"{e} is claimed by nothing" for e in host.live() if e.key[1] not in claimed)
@@ -55,30 +56,30 @@ def _pictures(sim: Simulation, state: State) -> Iterator[str]:
                 yield f"{name} has {key} as {record.state}, and nothing of it runs"
 
 
-def _engines(sim: Simulation, state: State, model: Model) -> list[Engine]:
+def _engines(sim: Simulation, state: State, model: Model) -> list[tuple[Engine, Profile]]:
+    """What the model claims, and as which profile."""
     out = []
     for host in sim.hosts.values():
         for engine in host.live():
-            found = state.catalog.resolve(engine.start.model)
-            if found is not None and found.name == model.name:
-                out.append(engine)
+            record = sim.agents[host.name].records.get(engine.key)
+            artefact = record.artefact if record is not None else ""
+            found = claim(state.catalog, engine.start, host.name, artefact)
+            if found is not None and found[0].name == model.name:
+                out.append((engine, found[1]))
     return out
 
 
-def _model(sim: Simulation, model: Model, engines: list[Engine]) -> Iterator[str]:
+def _model(sim: Simulation, model: Model, engines: list[tuple[Engine, Profile]]) -> Iterator[str]:
     now = sim.clock.now
-    running = {e.key[1]: e for e in engines}
-    sick = [str(e) for e in engines if not e.answers(now)]
+    running = {e.key[1]: (e, profile) for e, profile in engines}
+    sick = [str(e) for e, _ in engines if not e.answers(now)]
     if sick:
         yield f"{model.name}: {sick} do not answer"
-    for engine in running.values():
-        profile = model.profile(engine.start.profile)
-        if profile is not None and profile.nodes > 1:
-            continue  # starts over several nodes are not built, so it is not rolled
-        if profile is None:
-            yield f"{engine} has a profile that is gone"
+    for engine, profile in running.values():
+        if not _whole(sim, engine):
+            yield f"{engine} is not whole"
         # A66: with one unavailable for want of room already, the other is not rolled.
-        elif drifted(profile, engine) and len(running) >= model.scaling.min:
+        if drifted(profile, engine) and len(running) >= model.scaling.min:
             yield f"{engine} has drifted and was not rolled"
     if len(running) > model.scaling.min and (model.on_demand or len(running) > model.scaling.max):
         yield f"{model.name} runs {len(running)} times, {model.scaling.min} wanted: {sorted(running)}"
@@ -93,9 +94,9 @@ def drifted(profile: Profile, engine: Engine) -> bool:
 
 
 def fits(host: Host, profile: Profile, now: float) -> bool:
-    """Whether the host could take one more, counted from the truth alone."""
+    """Whether the host alone could take one more, counted from the truth."""
     if profile.nodes > 1:
-        return False
+        return False  # who goes with whom is more than this counts
     if not profile.gpus:
         return True
     free = 0
@@ -129,7 +130,7 @@ def _routes(sim: Simulation, state: State, version: int) -> Iterator[str]:
         running = {
             e.key[1]
             for m in state.catalog.models.values()
-            for e in _engines(sim, state, m)
+            for e, _ in _engines(sim, state, m)
             if e.start.rank == 0 and _whole(sim, e)
         }
         if routed != running:

@@ -8,16 +8,24 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from tests.sim.faults import Chaos
+from tests.sim.chaos import Chaos
 from tests.sim.judge import Broken
 from tests.sim.simulation import Core, Simulation
 
 
+RAISED = "the core does not raise"
+
+
 class Failure(Exception):  # noqa: N818 - it is the finding, not an error
-    def __init__(self, seed: int, invariant: str, said: str, story: str) -> None:
-        self.seed, self.invariant, self.said = seed, invariant, said
-        replay = f"replay: python -m tests.sim --seed {seed} -v"
-        super().__init__(f"{story}\n\nseed {seed}: {said}\n{replay}")
+    """`lines` are the script of the history so far, `at_s` is when it failed."""
+
+    def __init__(self, chaos: Chaos, invariant: str, said: str, more: str = "") -> None:
+        self.seed, self.invariant, self.said = chaos.seed, invariant, said
+        self.lines, self.at_s = tuple(chaos.lines), chaos.sim.clock.now
+        told = f"{chaos.sim.story()}{more}\n\nseed {chaos.seed}: {said}"
+        replay = f"replay: python -m tests.sim --seed {chaos.seed} -v"
+        smaller = f"as a script: python -m tests.sim --shrink {chaos.seed}"
+        super().__init__(f"{told}\n{replay}\n{smaller}")
 
 
 def run_seed(seed: int, core: Core | None = None) -> Simulation:
@@ -26,11 +34,11 @@ def run_seed(seed: int, core: Core | None = None) -> Simulation:
     try:
         return chaos.run()
     except Broken as e:
-        raise Failure(seed, e.invariant, str(e), chaos.sim.story()) from e
+        raise Failure(chaos, e.invariant, str(e)) from e
     except Exception as e:
-        said = "".join(traceback.format_exception_only(e)).strip()
-        story = f"{chaos.sim.story()}\n\n{traceback.format_exc()}"
-        raise Failure(seed, "the core does not raise", f"the core raised {said}", story) from e
+        raised = "".join(traceback.format_exception_only(e)).strip()
+        said = f"the core raised {raised}"
+        raise Failure(chaos, RAISED, said, f"\n\n{traceback.format_exc()}") from e
 
 
 @dataclass

@@ -10,32 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from pathlib import Path
-from random import Random
-from typing import NamedTuple, TypeVar
-
-from typing_extensions import override
+from typing import NamedTuple
 
 from tests.sim.commands import Commands
+from tests.sim.simulation import Core
 
 FOLDER = Path(__file__).resolve().parent.parent / "scripts"
-T = TypeVar("T")
 
 
 class Block(NamedTuple):
     commands: tuple[str, ...]
     expected: tuple[str, ...]
-
-
-class NoDice(Random):
-    """Always the middle and the first, so that a trace does not hang on a seed."""
-
-    @override
-    def random(self) -> float:
-        return 0.5
-
-    @override
-    def choice(self, seq: Sequence[T]) -> T:  # type: ignore[override]
-        return seq[0]
 
 
 def scripts() -> list[Path]:
@@ -56,10 +41,10 @@ def parse(text: str) -> tuple[str, list[Block]]:
     return "\n\n".join(prose), blocks
 
 
-def played(text: str) -> str:
-    """The script as it would be written if what happened is what should."""
+def played(text: str, core: Core | None = None) -> str:
+    """The script as it would be written if what happened is what should; `Broken` where the judge objects."""
     prose, blocks = parse(text)
-    commands = Commands(NoDice(0))
+    commands = Commands(core)
     out = [prose]
     for block in blocks:
         traces = [line for command in block.commands for line in commands.run(command)]

@@ -6,6 +6,7 @@ when the agent has stored our epoch (design.md 3, "promotion fences first").
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,15 @@ from msgspec.structs import replace
 from llmgw.core.types import messages as m
 from llmgw.core.types import state as s
 from tests.sim.links import Peer, digest
-from tests.sim.network import Unreachable
+from tests.sim.network import Answer, Unreachable
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
 
 #: A push that got no answer is made again; an order that was carried out and changed nothing is repeated.
 SOON_S, AGAIN_S, REPEAT_S = 0.2, 2.0, 5.0
+#: A control that may not lead ends, and is started again after this.
+RESTART_S = 2.0
 
 
 @dataclass
@@ -39,6 +42,10 @@ class Session:
     #: its agent has stored our epoch and answered with its inventory
     fenced: bool = False
 
+    @property
+    def read_only(self) -> bool:
+        return self.report.protocol < m.PROTOCOL_FLOOR
+
     def ack(self, applied: int) -> None:
         self.applied = max(self.applied, applied)
         self.queue = [c for c in self.queue if c.seq > applied]
@@ -55,7 +62,7 @@ class Sessions:
 
     # ------------------------------------------------------------ what agents say
 
-    def register(self, report: m.NodeReport, peer: Peer) -> m.Registered:
+    def register(self, report: m.NodeReport, peer: Peer) -> Answer:
         control, now = self.control, self.sim.clock.now
         control.listening()
         if self._double(report) or self._stale(report):
@@ -68,13 +75,25 @@ class Sessions:
         session = Session(f"{control.uuid}.{self._count}", report, peer, now)
         self.of[report.node] = session
         ours = report.epoch_seen == state.epoch and report.leader_uuid == control.uuid
-        session.fenced = ours or self.sim.lease.kind == "file"
+        session.fenced = ours or self.sim.lease.kind == "file" or session.read_only
         # Nobody ever commanded one that has seen no epoch: there is nobody to fence off.
         if session.fenced or report.epoch_seen == 0:
             self._fold(state, report)
         if not session.fenced:
             self.send(report.node, m.SendReport())
-        return m.Registered(session=session.id, epoch=state.epoch, leader_uuid=control.uuid)
+        lease = self.sim.lease.kind
+
+        def said() -> m.Registered:
+            epoch = control.picture.epoch
+            return m.Registered(
+                session=session.id,
+                epoch=epoch,
+                leader_uuid=control.uuid,
+                lease=lease,
+                read_only=session.read_only,
+            )
+
+        return control.owes(Answer(said))
 
     def _fold(self, state: s.State, report: m.NodeReport) -> None:
         control = self.control
@@ -83,15 +102,25 @@ class Sessions:
         known = state.nodes.get(report.node)
         if known is None or not known.settled:
             control.heard.last_new_s = self.sim.clock.now
-        control.heard.incarnations |= {x.incarnation for x in report.shards if x.model}
+        self._told(report.node, report.shards)
         control.observe(s.NodeRegistered(report))
 
+    def _told(self, node: str, shards: Iterable[m.ShardReport]) -> None:
+        """For the judge; an older agent leaves incarnations out, and names them all the same by their shards."""
+        heard = self.control.heard.incarnations
+        heard |= {x.incarnation for x in shards if x.model}
+        if "" in heard:
+            heard.discard("")
+            named = {x.shard for x in shards if not x.incarnation}
+            heard |= {inc for shard, inc in self.sim.agents[node].records if shard in named}
+
     def _double(self, report: m.NodeReport) -> bool:
-        """Another boot of a node that was heard just now: two of one id (F52)."""
+        """Another machine, or another boot, of a node that was heard just now: two of one name or id (F52, F53)."""
         old = self.of.get(report.node)
-        if old is None or old.report.boot_id == report.boot_id:
+        if old is None:
             return False
-        return self.sim.clock.now - old.heard_s < s.SESSION_TTL_S
+        same = old.report.boot_id == report.boot_id and old.report.node_id == report.node_id
+        return not same and self.sim.clock.now - old.heard_s < s.SESSION_TTL_S
 
     def _stale(self, report: m.NodeReport) -> bool:
         """Taken before one that is folded already; `registration` is a time of the node's clock, one clock a boot."""
@@ -101,9 +130,10 @@ class Sessions:
         self._latest[report.node] = (report.boot_id, report.registration)
         return False
 
-    def events(self, node: str, events: m.Events) -> m.EventsReply | None:
-        """None: 410, register again."""
-        state = self.control.listening()
+    def events(self, node: str, events: m.Events) -> m.EventsReply | Answer | None:
+        """None: 410, register again. News are answered when the pass that they set off is over."""
+        control = self.control
+        state = control.listening()
         session = self.of.get(node)
         if session is None or session.id != events.session:
             return None
@@ -111,16 +141,22 @@ class Sessions:
             return m.EventsReply(epoch=state.epoch)
         session.n, session.heard_s = events.n, self.sim.clock.now
         session.ack(events.applied)
-        self.control.heard.incarnations |= {x.incarnation for x in events.shards if x.model}
+        self._told(node, events.shards)
         there = state.nodes.get(node)
         silent = there is not None and not there.connected
-        if events.shards or events.gone or events.refused or events.gpus is not None or silent:
+        news = bool(events.shards or events.gone or events.refused)
+        if news or events.gpus is not None or silent:
             change = s.ShardsChanged(
                 node, events.shards, events.gone, events.gpus, events.foreign, events.refused
             )
-            self.control.observe(change)
+            control.observe(change, urgent=news)
         other = any(r.reason in ("lower_epoch", "other_leader") for r in events.refused)
-        return m.EventsReply(match=not other and self._same(node, events.digest), epoch=state.epoch)
+        match = not other and self._same(node, events.digest)
+
+        def said() -> m.EventsReply:
+            return m.EventsReply(match=match, epoch=control.picture.epoch)
+
+        return control.owes(Answer(said)) if news else said()
 
     def _same(self, node: str, said: str) -> bool:
         there = self.control.picture.nodes.get(node)
@@ -133,12 +169,14 @@ class Sessions:
         """Somebody led above us: ask the lease. Still ours: take one more; not ours: end."""
         control = self.control
         if not self.sim.lease.holds(control.url):
-            control.crash("another leads")
+            control.crash("another leads", again_s=RESTART_S)
             return
         epoch = max(control.picture.epoch, seen) + 1
         self.sim.say(control.url, "takes epoch", f"{epoch}, an agent has seen {seen}")
+        if not control.keep_epoch(epoch):
+            control.crash("no higher epoch can be stored", again_s=RESTART_S)
+            return
         control.state = replace(control.picture, epoch=epoch)
-        control.keep(replace(control.disk.memory, epoch=epoch))
         for node, session in self.of.items():
             session.fenced = False
             self.send(node, m.SendReport())
@@ -153,10 +191,15 @@ class Sessions:
 
     # ------------------------------------------------------------ commands
 
+    def reachable(self, node: str) -> bool:
+        """May be sent a command: an agent below the protocol's floor is never (F55)."""
+        session = self.of.get(node)
+        return session is not None and not session.read_only
+
     def send(self, node: str, command: m.Command) -> None:
         """Queue it, unless the same is under way; what changed nothing is repeated after a while."""
         session, now = self.of.get(node), self.sim.clock.now
-        if session is None or not self.control.up:
+        if session is None or not self.control.up or session.read_only:
             return
         key = (type(command).__name__, *_about(command))
         seq, at = session.numbers.get(key, (0, -REPEAT_S))
@@ -181,7 +224,7 @@ class Sessions:
         if session.pushing or not session.queue or self.of.get(node) is not session:
             return
         session.pushing = True
-        commands, life = tuple(session.queue), control.life
+        commands = tuple(session.queue)
 
         def reply(said: tuple[str, int]) -> None:
             session.pushing = False
@@ -189,15 +232,15 @@ class Sessions:
                 control.later(SOON_S, lambda: self._push(session))
                 return
             session.ack(said[1])
-            if control.up and control.life == life:
-                self._push(session)
+            self._push(session)
 
         def failed() -> None:
             session.pushing = False
             control.later(AGAIN_S, lambda: self._push(session))
 
+        ends = (control.url, node)
         self.sim.net.call(
-            (control.url, node), lambda: session.peer(session.id, commands), reply, failed
+            ends, lambda: session.peer(session.id, commands), reply, failed, control
         )
 
 

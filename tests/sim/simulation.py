@@ -1,14 +1,15 @@
 """A whole fleet in one process: the real core on both sides, everything else made up. One seed is one history.
 
-`Simulation` wires clock, network, hosts, agents, controls and gateways together and keeps the trace; `faults.py`
+`Simulation` wires clock, network, hosts, agents, controls and gateways together and keeps the trace; `chaos.py`
 decides what goes wrong, `judge.py` what must hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import count, islice
 from random import Random
 from typing import NamedTuple
 
@@ -27,12 +28,17 @@ from llmgw.core.types.state import Event, Shard, State
 from tests.sim.agents import Agent
 from tests.sim.clock import Clock, iso
 from tests.sim.controls import Control
+from tests.sim.dice import Dice
 from tests.sim.gateways import Gateway
 from tests.sim.judge import Broken, Judge
+from tests.sim.leases import Lease
 from tests.sim.network import Network
+from tests.sim.people import Operator
 from tests.sim.world import Engine, Host, Manners
 
-URLS = ("control-a", "control-b")
+URLS = ("control", "control-b", "control-c")
+#: A new replica has one of so few names, so that they are met again (A37).
+NAMES = 3
 
 
 class Core(NamedTuple):
@@ -50,79 +56,54 @@ class Core(NamedTuple):
 
 
 @dataclass
-class Odds:
+class Habits:
+    """Odds: an exec fails, an engine that is started has a bad habit."""
+
     exec_fails: float = 0.0
     trouble: float = 0.0
 
 
-@dataclass
-class Lease:
-    """Who may command. One that lost it may not have noticed for the length of a pass."""
-
-    kind: str = "etcd"
-    holder: str = ""
-    unaware: set[str] = field(default_factory=set)
-
-    def take(self, url: str) -> bool:
-        if self.holder not in ("", url):
-            return False
-        self.holder = url
-        return True
-
-    def free(self, url: str) -> None:
-        self.unaware.discard(url)
-        if self.holder == url:
-            self.holder = ""
-
-    def moves(self, url: str) -> None:
-        if self.holder:
-            self.unaware.add(self.holder)
-        self.holder = url
-
-    def holds(self, url: str) -> bool:
-        return self.holder == url
-
-    def late(self, url: str) -> bool:
-        """Once: the check came before the pause, the pass after it."""
-        if url in self.unaware:
-            self.unaware.discard(url)
-            return True
-        return False
-
-
 class Simulation:
-    def __init__(
-        self,
-        nodes: dict[str, tuple[n.NodeFacts, tuple[Gpu, ...]]],
-        catalog: Catalog,
-        *,
-        rng: Random,
-        core: Core | None = None,
-        settle_timeout_s: float = 60.0,
-        urls: tuple[str, ...] = URLS,
-    ) -> None:
-        self.rng = rng
+    def __init__(self, dice: Dice, core: Core | None = None) -> None:
+        self.dice = dice
         self.core = core or Core()
         self.clock = Clock()
-        self.catalog = catalog
-        self.settle_timeout_s = settle_timeout_s
-        self.urls = urls
-        self.tick_s = 5.0
-        self.slow_probes = True
-        self.odds = Odds()
+        self.catalog = Catalog()
+        #: when the catalog file was written last
+        self.edited_s = 0.0
+        self.settle_timeout_s = 60.0
+        #: `--require-plan` of another world, in words; "" for none (A56)
+        self.requires = ""
+        self.tick_s = 1.0
+        self.slow_probes = False
+        self.habits = Habits()
         self.trace: list[tuple[float, str, str, str]] = []
         self.died_s: dict[str, float] = {}
-        self.behave: Callable[[Start], Manners] = lambda _: Manners()
+        self.behave: Callable[[Start, int], Manners] = lambda _, __: Manners()
         self.judge = Judge(self)
-        self.lease = Lease()
-        self.net = Network(self.clock, rng)
+        self.people = Operator(self)
+        self.lease = Lease(self.clock)
+        self.net = Network(self.clock, dice)
         self.hosts: dict[str, Host] = {}
         self.agents: dict[str, Agent] = {}
-        for facts, gpus in nodes.values():
-            self.add(facts, gpus)
-        self.controls = {url: Control(self, url) for url in urls}
+        self.controls: dict[str, Control] = {}
         self.gateways: list[Gateway] = []
         self._ids = 0
+        self._names: dict[str, Random] = {}
+        self.lead(1)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(self.controls)
+
+    def lead(self, count: int) -> None:
+        """So many controls, of which one may command."""
+        self.controls = {url: Control(self, url) for url in URLS[:count]}
+
+    def use(self, dice: Dice) -> None:
+        """Before anything else is there."""
+        self.dice = self.net.dice = dice
+        self.tick_s, self.slow_probes = 5.0, True
 
     def add(self, facts: n.NodeFacts, gpus: tuple[Gpu, ...]) -> None:
         host = self.hosts[facts.node] = Host(facts.node, gpus, self.clock, self.died_s)
@@ -143,20 +124,16 @@ class Simulation:
     def new_id(self, model: str, taken: set[str]) -> tuple[str, str]:
         """Replica ids are short, so one that control does not know may be met again; incarnations sort by time."""
         self._ids += 1
-        names = [name for k in range(50) if (name := f"{model}-{k:02}") not in taken]
-        return self.rng.choice(names), f"i{self._ids:04}"
-
-    def manners(self, start: Start) -> Manners:
-        return self.behave(start)
-
-    def spawn_delay_s(self) -> float:
-        return 0.05 if self.rng.random() < 0.9 else self.rng.uniform(0.1, 1.5)
+        free = (name for k in count() if (name := f"{model}-{k:02}") not in taken)
+        luck = self._names.setdefault(model, self.dice.stream("names", model))
+        return luck.choice([*islice(free, NAMES)]), f"i{self._ids:04}"
 
     # ------------------------------------------------------------ who is where
 
     @property
     def leader(self) -> Control | None:
-        return next((c for c in self.controls.values() if c.up and self.lease.holds(c.url)), None)
+        holder = self.controls.get(self.lease.holder)
+        return holder if holder is not None and holder.up else None
 
     def engine_at(self, endpoint: str) -> Engine | None:
         node, _, port = endpoint.removeprefix("http://").partition(":")
@@ -179,10 +156,11 @@ class Simulation:
 
     # ------------------------------------------------------------ life
 
-    def preload(self, node: str, start: Start, state: str = "ready", since: str = "") -> Engine:
+    def preload(self, node: str, start: Start, manners: Manners, state: str, since: str) -> None:
         """An engine from before this history: it runs, and is in the journal of its node's agent."""
         host, agent = self.hosts[node], self.agents[node]
-        engine = host.spawn(start, 1, self.behave(start))
+        engine = host.spawn(start, 1, manners)
+        engine.older = True
         agent.journal[start.shard, start.incarnation] = n.Record(
             start=start,
             state=state,
@@ -193,13 +171,6 @@ class Simulation:
             endpoint=f"http://{node}:{start.port}",
             artefact=start.weights,
         )
-        return engine
-
-    def start_all(self) -> None:
-        for agent in self.agents.values():
-            if not agent.up:
-                agent.start()
-        self.controls[self.urls[0]].start()
 
     def reboot(self, name: str) -> None:
         """The power goes and comes back after a while; nobody on it hears anything."""
@@ -212,4 +183,4 @@ class Simulation:
         self.clock.run_until(self.clock.now + seconds)
 
 
-__all__ = ["Broken", "Core", "Lease", "Odds", "Simulation"]
+__all__ = ["Broken", "Core", "Habits", "Simulation"]

@@ -33,6 +33,11 @@ class Manners:
     release_s: float = 0.2
 
 
+def names(start: Start) -> set[str]:
+    """What control calls its replica: an older agent that leaves incarnations out has it known by name."""
+    return {start.incarnation, f"?{start.model}/{start.replica}"}
+
+
 @dataclass
 class Engine:
     host: str
@@ -43,6 +48,8 @@ class Engine:
     boot: str
     born_s: float
     manners: Manners
+    #: started by an agent whose markers tell less
+    older: bool = False
     leader: bool = True
     worker: bool = True
     #: what the world did to it; "" while nothing is wrong with it
@@ -55,6 +62,9 @@ class Engine:
     @property
     def key(self) -> Key:
         return (self.start.shard, self.start.incarnation)
+
+    def is_of(self, incarnation: str) -> bool:
+        return incarnation in names(self.start)
 
     @property
     def alive(self) -> bool:
@@ -108,6 +118,9 @@ class Host:
         self.clock = clock
         self.died_s = died_s
         self.boots = 1
+        self.booted_s = 0.0
+        #: how far its clock on the wall is off; people see it, nothing may go by it (F26, F41)
+        self.wall_s = 0.0
         self.up = True
         self.engines: list[Engine] = []
         self.strangers: list[Stranger] = []
@@ -133,7 +146,7 @@ class Host:
             start=start,
             attempt=attempt,
             pid=self._next_pid,
-            ticks=int(now * 100) + self._next_pid,
+            ticks=int((now - self.booted_s) * 100),
             boot=self.boot_id,
             born_s=now,
             manners=manners,
@@ -157,7 +170,7 @@ class Host:
         if engine.code is None:
             engine.code = code
         if had_leader:
-            self.died_s[engine.key[1]] = self.clock.now
+            self.died_s |= dict.fromkeys(names(engine.start), self.clock.now)
         if not engine.alive and engine.gone_s is None:
             engine.gone_s = self.clock.now
         if had_leader and self.up:
@@ -174,14 +187,24 @@ class Host:
     def reboot(self) -> None:
         """Everything dies at once; nobody is told."""
         self.boots += 1
+        self.booted_s = self.clock.now
         self._next_pid = 100
         for engine in self.engines:
             engine.leader = engine.worker = False
-            self.died_s[engine.key[1]] = self.clock.now
+            self.died_s |= dict.fromkeys(names(engine.start), self.clock.now)
             engine.ailing = engine.ailing or "the host was rebooted"
         self.engines = []
         self.strangers = []
         self.proc_blind = self.nvml_blind = False
+
+    def leaves(self, stranger: Stranger) -> None:
+        self.strangers = [s for s in self.strangers if s is not stranger]
+
+    def takes_pid(self, engine: Engine) -> Stranger:
+        """Somebody else got the pid of a dead engine."""
+        stranger = Stranger(engine.pid, engine.ticks + 500)
+        self.strangers.append(stranger)
+        return stranger
 
     def listener(self, port: int) -> Engine | Stranger | None:
         for stranger in self.strangers:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from msgspec.structs import replace
 
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.types.plan import Plan
-from llmgw.wire.plan import exit_code, plan_document
-from tests.core.world import catalog, model, node, plan_of, profile, running, shard
+from llmgw.wire.plan import blocked_digest, exit_code, plan_document
+from tests.core.world import at, catalog, model, node, plan_of, profile, running, settled, shard
 
 CAT = catalog(model("alpha", low=1), model("beta"))
 QUIET = plan_of(CAT, node("box1", shard("alpha-1/0"), shard("beta-1/0", port=18001)))
@@ -91,3 +93,41 @@ def test_the_digest_covers_what_would_change_and_nothing_else() -> None:
     other = plan_of(CAT, node("box9", shard("alpha-7/0")))
     assert document(QUIET)["digest"] == document(other)["digest"]
     assert document(REMOVED)["digest"] != document(QUIET)["digest"]
+
+
+GONE = node("box1", *(shard(f"gone-{n}/0", port=18000 + n) for n in range(4)))
+
+
+def test_a49_what_is_held_back_is_marked_and_can_be_named() -> None:
+    """The digest covers the engines and not the sentence: what was shown is what is confirmed."""
+    plan = plan_of(CAT, GONE)
+    doc = document(plan)
+    assert plan.blocked
+    names = [f"gone-{n}" for n in range(4)]
+    text = json.dumps([f"inc-{n}" for n in names], separators=(",", ":"))
+    assert doc["blocked"] == {
+        "digest": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",
+        "why": plan.blocked.why,
+        "engines": names,
+    }
+    assert blocked_digest(replace(plan.blocked, why="other")) == doc["blocked"]["digest"]
+    assert {a["action"]: a["withheld"] for a in doc["actions"]} == {
+        "start": None,
+        "stop": plan.blocked.why,
+    }
+    assert (doc["exit_code"], doc["disturbs"]) == (1, 4)
+    assert document(REMOVED)["blocked"] is None
+
+
+def test_a48_a_pause_marks_what_it_holds_and_leaves_digest_and_exit_code() -> None:
+    gone = node("box1", shard("alpha-1/0"), shard("gone-1/0", port=18001))
+    doc = document(decide(at(settled(CAT, gone), paused="since noon"), 0.0))
+    assert [a["withheld"] for a in doc["actions"]] == ["paused since noon"]
+    free = document(REMOVED)
+    assert (doc["digest"], doc["exit_code"]) == (free["digest"], free["exit_code"])
+
+
+def test_a_wait_is_never_held_back() -> None:
+    deep = catalog(model("deep", profile(nodes=2), low=1))
+    doc = document(decide(at(settled(deep, node("box1")), withheld="no"), 0.0))
+    assert [(a["action"], a["withheld"]) for a in doc["actions"]] == [("wait", None)]

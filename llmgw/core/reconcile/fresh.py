@@ -39,6 +39,7 @@ def started(
     state = State(
         catalog=catalog,
         epoch=memory.epoch,
+        epoch_before=memory.epoch,
         started_s=now,
         settle_timeout_s=settle_timeout_s,
         keep_unknown=keep_unknown,

@@ -68,9 +68,14 @@ def registered(state: State, report: NodeReport, now: float) -> State:
         state,
         nodes=state.nodes | {report.node: node},
         last_registered_s=now if is_new else state.last_registered_s,
+        outdated=state.outdated or _obeyed_a_later_control(state, report),
         refused=tuple(r for r in state.refused if r.node != report.node),
     )
     return _failures(wanted(state, shards, now), shards, now)
+
+
+def _obeyed_a_later_control(state: State, report: NodeReport) -> bool:
+    return report.epoch_seen > state.epoch_before and report.leader_uuid != state.leader_uuid
 
 
 def _taken_in(

@@ -25,7 +25,7 @@ def waiting_for(state: State, now: float) -> tuple[str, ...]:
     missing = tuple(sorted(n.report.node for n in expected if not n.settled))
     if missing:
         return missing
-    if expected:
+    if expected and not state.outdated:
         return ()
     heard = [n for n in state.nodes.values() if n.settled]
     if heard and all(n.report.epoch_seen == 0 for n in heard):

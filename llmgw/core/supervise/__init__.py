@@ -185,6 +185,8 @@ def _ordered(
     told = {k for e in said if isinstance(e, Changed) for k in e.keys}
     for key, record in after.records.items():
         old = before.records.get(key)
+        if old is record:
+            continue
         if old is None or durable(old) != durable(record):
             durables.append(WriteRecord(record))
         if old is None or shard_report(old) != shard_report(record):

@@ -83,7 +83,8 @@ def fail(record: Record, why: str, now: float, *, again: bool = True) -> Record:
     restart = record.start.restart
     record = replace(record, failures=with_failure(record, now))
     count = len(record.failures)
-    if again and restart.max and not record.partial and record.start.world_size == 1:
+    known = not record.partial and record.start.command  # too long for a marker (F43): not known
+    if again and restart.max and known and record.start.world_size == 1:
         if count < restart.max:
             return begin(replace(record, error=why), "restart", why, now)
         record = replace(record, gave_up=True)

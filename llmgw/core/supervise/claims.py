@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llmgw.core.capacity import GpuHeld, gib, gpu_takes
+from llmgw.core.capacity import GIB, GpuHeld, gib, gpu_takes
 from llmgw.core.types.messages import LIVE, Start
-from llmgw.core.types.node import AgentState, Record
+from llmgw.core.types.node import AgentState, Key, Record
 
 #: Ids become paths and environment (contract/catalog.md "Names"); a replica id is a model's name and a suffix.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: A replica and a rank, written as numbers are: "a/01" would be another file of the same rank.
+SHARD = re.compile(ID.pattern + r"/(?:0|[1-9][0-9]{0,3})")
 PORTS = range(1, 65536)
+HEALTH = re.compile(r"/[^\x00-\x20\x7f]*")
+#: Sums of floats come out a little different in another order: control's is the other order.
+ROUNDING = 1e-6
 SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
 
 #: A word of the closed list, the resource in the way ("" for none), the sentence.
@@ -26,18 +31,25 @@ No = tuple[str, str, str]
 def refuse_start(state: AgentState, start: Start, ports_busy: dict[int, str]) -> No | None:
     """The first thing in the way of this start, or None."""
     checks = (
-        _names(start),
-        _built(start),
+        misnamed(start),
+        _unsound(start),
+        _not_built(start),
         _rival(state, start),
         *(_gpu(state, start, uuid) for uuid in start.gpus),
-        _host_memory(state, start),
+        *_short(state, start),
         *(_port(state, start, p, ports_busy) for p in _ports(start)),
     )
     return next((no for no in checks if no is not None), None)
 
 
-def _names(start: Start) -> No | None:
-    if start.shard != f"{start.replica}/{start.rank}" or start.rank < 0:
+def is_key(key: Key) -> bool:
+    """A shard and an incarnation as we name them: both become files and environment, and are looked up by them."""
+    shard, incarnation = key
+    return bool(SHARD.fullmatch(shard) and ID.fullmatch(incarnation))
+
+
+def misnamed(start: Start) -> No | None:
+    if start.shard != f"{start.replica}/{start.rank}":
         return (
             "bad_name",
             "",
@@ -45,31 +57,52 @@ def _names(start: Start) -> No | None:
         )
     for pattern, name in (
         (ID, start.replica),
+        (SHARD, start.shard),
         (ID, start.incarnation),
         (NAME, start.model),
         (NAME, start.profile),
     ):
         if not pattern.fullmatch(name):
             return "bad_name", "", f"{name!r} is no name: letters, digits, '.', '_', '-' only"
-    bad = [p for p in (start.port, *start.ports.values()) if p not in PORTS]
-    if bad:
-        return "bad_command", "", f"port {bad[0]} of {start.shard} is none of 1-65535"
     return None
 
 
-def _built(start: Start) -> No | None:
-    if start.world_size > 1:
-        return (
-            "not_built",
-            "",
-            f"multi-node starts are not built yet: {start.shard} is one of {start.world_size}",
-        )
+def _unsound(start: Start) -> No | None:
+    """What no engine can be started with, or would be counted wrongly."""
+    ports = _ports(start)
+    texts = (*start.command, start.weights, start.fingerprint, start.served_name, *start.gpus)
+    need = start.resources
+    amounts = (need.gpu_memory_bytes or 0, need.host_memory_bytes, need.cpu_cores, need.power_w)
+    ready = start.ready
+    wrong = {
+        "comes without a command": not start.command,
+        f"has the ports {list(ports)}: want different ones of 1-65535": (
+            len(set(ports)) < len(ports) or any(p not in PORTS for p in ports)
+        ),
+        f"names a GPU twice: {', '.join(start.gpus)}": len(set(start.gpus)) < len(start.gpus),
+        f"asks for less than nothing: {need}": min(amounts) < 0,
+        f"is ready by {ready.failures} of {ready.of} probes": not 0 < ready.failures <= ready.of,
+        f"has {start.stop.signal!r}, no signal to stop an engine with": (
+            start.stop.signal not in SIGNALS
+        ),
+        f"has {start.health!r}, no path to ask for its health": not _may_be_asked(start),
+        "has a NUL in its command, weights or names": any("\0" in t for t in texts),
+        "has an environment that no process can have": any(
+            not name or "=" in name or "\0" in name + value for name, value in start.env.items()
+        ),
+    }
+    found = next((words for words, is_so in wrong.items() if is_so), "")
+    return ("bad_command", "", f"{start.shard} {found}") if found else None
+
+
+def _may_be_asked(start: Start) -> bool:
+    """Workers may have no health of their own; rank 0 has."""
+    return bool(HEALTH.fullmatch(start.health)) or (not start.health and start.rank > 0)
+
+
+def _not_built(start: Start) -> No | None:
     if start.launcher != "exec":
         return "not_built", "", f"launcher {start.launcher} is not built yet, only exec"
-    if start.stop.signal not in SIGNALS:
-        return "bad_command", "", f"{start.stop.signal!r} is no signal to stop an engine with"
-    if not start.command:
-        return "bad_command", "", f"{start.shard} comes without a command"
     return None
 
 
@@ -82,6 +115,13 @@ def _rival(state: AgentState, start: Start) -> No | None:
                 "",
                 f"{_who(other)} has that name; incarnation {start.incarnation} asks for it",
             )
+    for shard, incarnation in state.records:
+        same = shard == start.shard
+        if (same and incarnation.lower() == start.incarnation.lower()) or (
+            not same and shard.lower() == start.shard.lower()
+        ):
+            why = f"{start.shard} ({start.incarnation}) is {shard} ({incarnation}) but for case"
+            return "shard_held", "", f"{why}, and names become files, which may not tell them apart"
     return None
 
 
@@ -119,13 +159,32 @@ def _measured(record: Record) -> bool:
     return record.partial and record.state in LIVE
 
 
-def _host_memory(state: AgentState, start: Start) -> No | None:
-    total, need = state.facts.capacity.host_memory_bytes, start.resources.host_memory_bytes
-    used = sum(r.start.resources.host_memory_bytes for r in _holders(state))
-    if total is None or not need or used + need <= total:
-        return None
-    free = f"{gib(total - used)} of {gib(total)} GiB host memory free"
-    return "host_memory", "host memory", f"{free}, {start.shard} needs {gib(need)}"
+def _short(state: AgentState, start: Start) -> Iterator[No]:
+    """Host memory, cores and watts: what the node does not say limits nothing."""
+    need, total = start.resources, state.facts.capacity
+    held = [r.start.resources for r in _holders(state)]
+    for reason, resource, unit, wanted, used, most in (
+        (
+            "host_memory",
+            "host memory",
+            "GiB ",
+            need.host_memory_bytes / GIB,
+            sum(h.host_memory_bytes for h in held) / GIB,
+            None if total.host_memory_bytes is None else total.host_memory_bytes / GIB,
+        ),
+        (
+            "cpu_cores",
+            "CPU cores",
+            "",
+            need.cpu_cores,
+            sum(h.cpu_cores for h in held),
+            total.cpu_cores,
+        ),
+        ("power", "power", "W ", need.power_w, sum(h.power_w for h in held), total.power_w),
+    ):
+        if most is not None and wanted and used + wanted > most + ROUNDING:
+            free = f"{max(most - used, 0.0):.1f} of {most:.1f} {unit}{resource} free"
+            yield reason, resource, f"{free}, {start.shard} needs {wanted:.1f}"
 
 
 def _port(state: AgentState, start: Start, port: int, busy: dict[int, str]) -> No | None:

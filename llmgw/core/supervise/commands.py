@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise.claims import ID, refuse_start
+from llmgw.core.supervise.claims import is_key, refuse_start
 from llmgw.core.supervise.fence import fence
 from llmgw.core.supervise.table import move
 from llmgw.core.supervise.teardown import begin, grace_s
@@ -105,6 +105,7 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
         attempt=start.attempt,
         boot_id=state.facts.boot_id,
         api_key=start.api_key or event.fresh_key,
+        extra=event.extra,
         watch=Watch(identified=True),
     )
     return changed(state, record)
@@ -113,8 +114,7 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
 def _unknown(state: AgentState, event: CommandReceived, key: Key) -> Answer:
     """Nothing of it is here: said, so that a repeat after a lost answer ends. Another incarnation is not meant."""
     shard, incarnation = key
-    replica, _, rank = shard.rpartition("/")
-    if not (ID.fullmatch(replica) and rank.isdecimal() and ID.fullmatch(incarnation)):
+    if not is_key(key):
         return state, (_refusal(event, "bad_name", "", f"{key} names no shard"),)
     others = [r for r in state.records.values() if r.start.shard == shard and not r.ended]
     if others:
@@ -138,10 +138,12 @@ def _drain(record: Record, reason: str, now: float) -> Record:
 
 
 def _stop(record: Record, command: StopShard, now: float) -> Record:
+    """With `force` it is a stop without grace, and what a KILL does not end in its time is released (A43, F67)."""
     if record.ended:
         return record
     grace = record.grace_s if command.grace_s is None else command.grace_s
-    record = replace(record, desired="stopped", grace_s=grace)
+    forced = record.force or command.force
+    record = replace(record, desired="stopped", grace_s=0.0 if forced else grace, force=forced)
     why = f"stop ordered: {command.reason}"
     if record.state == "unknown":
         watch = replace(record.watch, look_s=now)
@@ -149,11 +151,13 @@ def _stop(record: Record, command: StopShard, now: float) -> Record:
     if record.intent:
         return record
     if record.state == "pending":
-        return _not_again(record, why, now)
-    if not record.ending:
+        record = _not_again(record, why, now)
+    elif not record.ending:
         return begin(record, "stopped", why, now)
-    due = min(record.watch.due_s, now + grace_s(record)) if record.signalled == "stop" else None
-    return record if due is None else replace(record, watch=replace(record.watch, due_s=due))
+    if record.signalled == "stop" or (forced and not record.signalled):
+        due = min(record.watch.due_s, now + grace_s(record))
+        record = replace(record, watch=replace(record.watch, due_s=due))
+    return record
 
 
 def _not_again(record: Record, why: str, now: float) -> Record:
@@ -172,7 +176,7 @@ def _forget(state: AgentState, event: CommandReceived, record: Record) -> Answer
         why = f"{record.start.shard} is {record.state} here, only an ended shard is forgotten"
         return state, (_refusal(event, "still_running", "", why),)
     records = {k: r for k, r in state.records.items() if k != record.key}
-    return replace(state, records=records), (DeleteRecord(record.key),)
+    return replace(state, records=records), (DeleteRecord(record.key, record.released),)
 
 
 def _refusal(event: CommandReceived, reason: str, resource: str, why: str) -> Refuse:

@@ -64,9 +64,13 @@ def _loading(record: Record, event: Probed, now: float) -> Record:
 
 
 def _ready(record: Record, event: Probed, now: float) -> Record:
-    record = move(record, "answers", "its health check answers", now)
     watch = replace(record.watch, probes=(True,), progress=None, probe_s=now + STEADY_S)
-    record = replace(record, error=None, compute=event.compute or record.compute, watch=watch)
+    record = replace(record, compute=event.compute or record.compute, watch=watch)
+    return _is_up(record, "its health check answers", now)
+
+
+def _is_up(record: Record, why: str, now: float) -> Record:
+    record = replace(move(record, "answers", why, now), error=None)
     if record.desired == "draining":
         return move(record, "drain", "a drain was ordered before it was ready", now)
     return record
@@ -109,6 +113,8 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     if not _watched(record):
         return record, ()
     watch = record.watch
+    if not record.start.health:
+        return _worker_runs(record, now), ()
     if record.state in _COMING_UP and now >= watch.due_s:
         timeout = f"{record.start.start_timeout_s:g} s"
         why = (
@@ -121,10 +127,19 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     return record, (Probe(record, check=record.state in _COMING_UP or not watch.owned),)
 
 
+def _worker_runs(record: Record, now: float) -> Record:
+    """A rank that answers to nobody is up while its process is: rank 0 comes up only once all of them have met."""
+    if record.state not in _COMING_UP:
+        return record
+    return _is_up(record, f"it runs; rank 0 speaks for {record.start.shard}", now)
+
+
 def due_s(record: Record) -> float:
     """When `pursue` has something to do."""
     if not _watched(record):
         return inf
+    if not record.start.health:
+        return 0.0 if record.state in _COMING_UP else inf
     probe = inf if record.watch.probing else record.watch.probe_s
     return min(probe, record.watch.due_s) if record.state in _COMING_UP else probe
 

@@ -9,7 +9,8 @@
     none of these                          gone          failed, exit unobserved; control decides (F37, F38, F44)
 
 A record that cannot be read is held as unknown even when nothing is found: unreadable is not absent (A39); only an
-order to stop it frees it then. Nothing is signalled from here. May not look at anything itself.
+order to stop it frees it then. What cannot be verified is freed by an operator's word alone (A43). Nothing is signalled
+from here. May not look at anything itself.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from msgspec.structs import replace
 
 from llmgw.core.supervise.attempts import endpoint
 from llmgw.core.supervise.table import move
-from llmgw.core.supervise.teardown import CAUSE, begin, grace_s
-from llmgw.core.types.node import Identified, NodeFacts, Record, Watch
+from llmgw.core.supervise.teardown import CAUSE, begin, grace_s, release
+from llmgw.core.types.messages import Start
+from llmgw.core.types.node import Identified, NodeFacts, Record, Told, Watch
 
 Verdict = Literal["rebooted", "unverifiable", "ours", "leftovers", "gone"]
 #: How soon an unverifiable record is asked about again.
@@ -52,7 +54,7 @@ def identified(facts: NodeFacts, record: Record, event: Identified, now: float) 
     if record.watch.identified and record.state != "unknown":
         return record
     if event.rebuilt is not None and record.partial:
-        record = replace(record, start=event.rebuilt, error=None)
+        record = _rebuilt(record, event.rebuilt, event.told)
     verdict = judge(record, event, facts.boot_id)
     story = record.watch.story
     fresh = Watch(identified=True, began_s=now, look_s=now, probe_s=now, due_s=now, story=story)
@@ -72,6 +74,20 @@ def identified(facts: NodeFacts, record: Record, event: Identified, now: float) 
             assert_never(verdict)
 
 
+def _rebuilt(record: Record, start: Start, told: Told) -> Record:
+    """As whole as its markers tell it: a whole order is started again like any other."""
+    return replace(
+        record,
+        start=start,
+        attempt=told.attempt,
+        started_at=told.started_at,
+        artefact=told.artefact,
+        api_key=told.api_key,
+        partial=not told.whole,
+        error=None,
+    )
+
+
 def _ours(facts: NodeFacts, record: Record, event: Identified, now: float) -> Record:
     watch = replace(record.watch, verified=True)
     if event.pid is not None:
@@ -84,10 +100,11 @@ def _ours(facts: NodeFacts, record: Record, event: Identified, now: float) -> Re
     if record.state == "pending":
         record = move(record, "spawned", f"found as pid {record.pid} by its markers", now)
     elif record.state == "unknown":
-        record = move(record, "identified", f"pid {record.pid} is verified", now)
+        why = f"pid {record.pid} is verified"
+        record = replace(move(record, "identified", why, now), error=None)
     if record.desired == "stopped":
         return begin(record, "stopped", "a stop was ordered before", now)
-    return replace(record, error=None) if record.partial else record
+    return record
 
 
 def _leftovers(record: Record, event: Identified, now: float) -> Record:
@@ -104,6 +121,8 @@ def _leftovers(record: Record, event: Identified, now: float) -> Record:
 def _unverifiable(record: Record, event: Identified, now: float) -> Record:
     doubt = f"pids {', '.join(map(str, event.doubtful))} may belong to it" if event.doubtful else ""
     why = event.error or event.detail or doubt
+    if record.force:
+        return release(replace(record, watch=replace(record.watch, left=event.doubtful)), now)
     if record.state != "unknown":
         record = move(record, "cannot_tell", why, now)
     watch = replace(record.watch, look_s=now + AGAIN_S)

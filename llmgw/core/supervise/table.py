@@ -22,9 +22,16 @@ TABLE: dict[str, dict[str, str]] = {
     "unhealthy": {"answers": "ready", "drain": "draining", **_ANY},
     # A draining shard never comes back: not by a probe, not by a restart (A65).
     "draining": {"fail": "stopping", "stop": "stopping", "cannot_tell": "unknown"},
-    "stopping": {"ended": "stopped", "failed": "failed", "cannot_tell": "unknown"},
+    "stopping": {
+        "ended": "stopped",
+        "failed": "failed",
+        # By an operator's word, not because it was seen gone (A43).
+        "released": "stopped",
+        "cannot_tell": "unknown",
+    },
     "unknown": {
         "identified": "starting",
+        "released": "stopped",
         "retry": "pending",
         "fail": "stopping",
         "stop": "stopping",

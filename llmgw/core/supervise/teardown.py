@@ -1,9 +1,9 @@
 """The end of a process tree: one TERM, grace, KILL, all of it seen gone, its memory back; only then is it free.
 
 An engine is its whole tree (F65: the API process was dead, a worker held the memory, the next start ran out of it).
-What does not die stays held and visible (F67). Signals go to verified records only; a second TERM makes
-llama-server drop its streams, so what was sent is journaled before it is sent. May not decide that something ends:
-`begin` is told.
+What does not die stays held and visible (F67), until an operator releases it by hand: `force` (A43). Signals go to
+verified records only; a second TERM makes llama-server drop its streams, so what was sent is journaled before it is
+sent. May not decide that something ends: `begin` is told.
 """
 
 from __future__ import annotations
@@ -56,12 +56,31 @@ def grace_s(record: Record) -> float:
     return record.start.stop.grace_s if record.grace_s is None else record.grace_s
 
 
+def release_s(record: Record) -> float:
+    """When an operator's word frees what is still not over: a KILL has its time first, and so has the memory."""
+    watch = record.watch
+    return (watch.gone_s if watch.gone else watch.kill_s) + KILL_WAIT_S if record.force else inf
+
+
+def release(record: Record, now: float) -> Record:
+    """Stopped by an operator's word, with the pids that nobody saw end; they are strangers from now on (A43, A70)."""
+    watch = record.watch
+    pids = watch.left or ((record.pid,) if record.pid and not watch.exited else ())
+    left = f"pids {_pids(pids)} may still be there" if pids else "nothing of it was seen there"
+    if watch.gone:
+        left = "all of it is gone, its GPU memory was not seen to come back"
+    why = f"released by hand: {left}"
+    record = move(record, "released", why, now)
+    return replace(_over(record), error=why)
+
+
 def tree_seen(record: Record, event: TreeSeen, now: float) -> Record:
     """`tree` gathers every pid seen: NVML lists a dead one for a while, and it is then ours, not a stranger."""
     watch = record.watch
     if not record.ending or watch.gone or event.attempt != record.attempt:
         return record
-    if not event.alive and not event.doubtful:
+    watch = replace(watch, left=tuple(sorted({*event.alive, *event.doubtful})))
+    if not watch.left:
         free = not record.start.gpus and not record.unreadable
         gone = replace(watch, exited=True, gone=True, free=free, gone_s=now, look_s=now)
         return replace(record, watch=gone)
@@ -100,10 +119,12 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     if not record.ending or record.state == "unknown":
         return record, ()
     watch = record.watch
+    if watch.gone and watch.free:
+        return _finish(record, now), ()
+    if now >= release_s(record):
+        return release(record, now), ()
     if not watch.gone:
         return _end_tree(record, now)
-    if watch.free:
-        return _finish(record, now), ()
     if now < watch.look_s:
         return record, ()
     record = replace(record, watch=replace(watch, look_s=now + MEASURE_S))
@@ -113,7 +134,8 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
 def due_s(record: Record) -> float:
     """When `pursue` has something to do."""
     watch = record.watch
-    return watch.look_s if watch.gone else min(watch.look_s, watch.due_s)
+    due = watch.look_s if watch.gone else min(watch.look_s, watch.due_s)
+    return min(due, release_s(record))
 
 
 def _end_tree(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
@@ -123,7 +145,8 @@ def _end_tree(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
         effects.append(signal)
     watch = record.watch
     if now >= watch.look_s:
-        pause = STUCK_LOOK_S if record.signalled == "kill" else LOOK_S
+        waits = record.signalled == "kill" or watch.due_s == inf  # nothing more to send: no hurry
+        pause = STUCK_LOOK_S if waits else LOOK_S
         record = replace(record, watch=replace(watch, look_s=now + pause))
         effects.append(Look(record))
     return record, tuple(effects)
@@ -136,21 +159,28 @@ def _signal(record: Record, now: float) -> tuple[Record, Signal]:
         record = replace(record, signalled="stop", watch=watch)
         return record, Signal(record, record.start.stop.signal)
     if record.signalled == "kill":
-        still = f"pids {_pids(record.watch.tree)} are still there {KILL_WAIT_S:g} s after SIGKILL"
-        record = replace(record, error=f"stuck: {still}; its GPUs and ports stay held")
+        still = f"pids {_pids(record.watch.left)} are still there {KILL_WAIT_S:g} s after SIGKILL"
+        held = f"its GPUs and ports stay held; llmgw stop --force {record.start.shard} frees them"
+        record = replace(record, error=f"stuck: {still}; {held}")
     watch = replace(record.watch, due_s=now + KILL_WAIT_S, look_s=now + LOOK_S / 5)
+    watch = replace(watch, kill_s=min(watch.kill_s, now))
     record = replace(record, signalled="kill", watch=watch)
     return record, Signal(record, "KILL")
 
 
 def _finish(record: Record, now: float) -> Record:
     ending = record.ending
-    watch = Watch(identified=True, story=record.watch.story)
-    record = replace(record, pid=None, start_ticks=0, signalled="", ending="", watch=watch)
+    record = replace(_over(record), force=False)
     if ending == "restart":
         return record
     why = "all of it is gone and its memory is back"
     return move(record, "ended" if ending == "stopped" else "failed", why, now)
+
+
+def _over(record: Record) -> Record:
+    """Without its process."""
+    watch = Watch(identified=True, story=record.watch.story)
+    return replace(record, pid=None, start_ticks=0, signalled="", ending="", watch=watch)
 
 
 def _pids(pids: tuple[int, ...]) -> str:

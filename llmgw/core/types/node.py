@@ -22,6 +22,7 @@ The performer's side of the bargain:
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -71,8 +72,11 @@ class Watch(Struct, frozen=True, kw_only=True):
     owned: bool = False
     last_probe: str = ""
     progress: float | None = None
-    #: pids of the tree when last looked at
+    #: every pid of the tree that was seen; `left`: what was there at the last look, doubtful ones too
     tree: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    #: when KILL was first sent; inf: not in this process's life
+    kill_s: float = inf
     #: GPU memory in use when last measured, and how often in a row it has not fallen since
     used_bytes: int | None = None
     steady: int = 0
@@ -102,13 +106,15 @@ class Record(Struct, frozen=True, kw_only=True):
     #: "" | "stop" | "kill": what the tree was sent; journaled before it is sent, so there is at most one TERM
     signalled: str = ""
     grace_s: float | None = None
+    #: an operator's word that what cannot be ended holds nothing any more (A43); see `released`
+    force: bool = False
     #: when attempts failed, within the restart window
     failures: tuple[float, ...] = ()
     gave_up: bool = False
     error: str | None = None
     exit_code: int | None = None
     compute: Compute | None = None
-    #: rebuilt from environment markers, or unreadable: what it was started with is not known, it is not restarted
+    #: rebuilt from an older agent's markers, or unreadable: what it was started with is not known, it is not restarted
     partial: bool = False
     extra: dict[str, Any] = {}
     watch: Watch = Watch()
@@ -121,6 +127,11 @@ class Record(Struct, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Verified over: holds nothing."""
         return self.state in TERMINAL
+
+    @property
+    def released(self) -> bool:
+        """Ended by an operator's word: what may be left of it is a stranger from then on (A43, A70)."""
+        return self.ended and self.force
 
     @property
     def unreadable(self) -> bool:
@@ -184,13 +195,15 @@ class CommandReceived(Struct, frozen=True, kw_only=True, tag=True):
     """An order, from the control at this URL.
 
     With a `Start` come the ports of it that a plain bind, just tried, found taken and by whom (port -> words), and a
-    fresh random key for an engine that comes without one.
+    fresh random key for an engine that comes without one. `extra`: what a newer control says and this version does not
+    know, as the record keeps it (F56).
     """
 
     command: Command
     control: str
     ports_busy: dict[int, str] = {}
     fresh_key: str = ""
+    extra: dict[str, Any] = {}
 
 
 class SessionOpened(Struct, frozen=True, kw_only=True, tag=True):
@@ -267,12 +280,22 @@ class MemorySeen(Struct, frozen=True, kw_only=True, tag=True):
     pids: tuple[int, ...] = ()
 
 
+class Told(Struct, frozen=True, kw_only=True):
+    """What markers tell beside the order itself. `whole`: the order is complete, so it may be started again."""
+
+    attempt: int = 1
+    started_at: str = ""
+    artefact: str = ""
+    api_key: str = ""
+    whole: bool = False
+
+
 class Identified(Struct, frozen=True, kw_only=True, tag=True):
     """Evidence about a record's processes, for re-attach; `core.supervise.reattach` says what it means.
 
     `leader`: the process at the record's pid, by start ticks. `pid`, `start_ticks`: a session leader that carries the
-    record's markers (asked where the record has no pid). `others`: further live processes proved ours. `rebuilt`: the
-    order as far as the markers of any of them tell it, for a record that could not be read.
+    record's markers (asked where the record has no pid). `others`: further live processes proved ours. `rebuilt` and
+    `told`: the order as far as the markers of any of them tell it, for a record that could not be read.
     """
 
     key: Key
@@ -284,6 +307,7 @@ class Identified(Struct, frozen=True, kw_only=True, tag=True):
     error: str = ""
     detail: str = ""
     rebuilt: Start | None = None
+    told: Told = Told()
 
 
 class GpusSeen(Struct, frozen=True, tag=True):
@@ -324,9 +348,13 @@ class WriteRecord(Struct, frozen=True, tag=True):
 
 
 class DeleteRecord(Struct, frozen=True, tag=True):
-    """Delete the record if there is one, and tell every control that it is gone."""
+    """Delete the record if there is one, and tell every control that it is gone.
+
+    `released`: what may be left of it carries its markers, and is to be a stranger for later agents too.
+    """
 
     key: Key
+    released: bool = False
 
 
 class Spawn(Struct, frozen=True, tag=True):

@@ -158,6 +158,10 @@ class State(Struct, frozen=True, kw_only=True):
     catalog: Catalog = Catalog()
     epoch: int = 0
     leader_uuid: str = ""
+    #: the epoch in the inventory file when this control started; and that an agent obeyed a higher one, of another
+    #: leader: the file is a backup, and its nodes are not all there are (F16)
+    epoch_before: int = 0
+    outdated: bool = False
     nodes: dict[str, Node] = {}
     started_s: float = 0.0
     settle_timeout_s: float = 60.0

@@ -1,0 +1,54 @@
+"""`llmgw pause`, `resume`, `confirm`: an operator's word to control, and what it came to. May not decide."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, options
+from llmgw.cli.sure import say
+
+Json = dict[str, Any]
+
+
+def pause(
+    why: Annotated[str, typer.Option(help="A remark for whoever looks at the status.")] = "",
+    control: options.ControlUrl = None,
+) -> None:
+    """Stop, drain and roll nothing that nobody asked for, over restarts too, until `resume`.
+
+    What is adopted, routed and started goes on, and so does `llmgw stop`.
+    """
+    answer = _told("pause", {"why": why} if why else {}, control)
+    typer.echo(f"paused {answer['paused']}; `llmgw resume` ends it")
+
+
+def resume(control: options.ControlUrl = None) -> None:
+    """End a pause."""
+    answer = _told("resume", {}, control)
+    typer.echo(f"resumed; it was paused {answer['was']}" if answer["was"] else "it was not paused")
+
+
+def confirm(
+    digest: Annotated[
+        str, typer.Argument(metavar="DIGEST", help="As `status` or `adopt --dry-run` shows it.")
+    ],
+    control: options.ControlUrl = None,
+) -> None:
+    """Let happen what is blocked.
+
+    The digest is the one that `status` shows, or that of the whole plan; what it did not show stays blocked.
+    """
+    answer = _told("confirm", {"digest": digest}, control)
+    about = f": {', '.join(answer['engines'])}" if answer["engines"] else ""
+    typer.echo(f"confirmed {answer['confirmed']}{about}")
+
+
+def _told(verb: str, body: Json, control: str | None) -> Json:
+    peer = ask.first(ask.control(config.Given({"control": control})))
+    answer: Json = ask.post(peer, f"/api/v1/{verb}", body)
+    if answer.get("warning"):
+        say(f"a restart of control would forget it: {answer['warning']}")
+    return answer

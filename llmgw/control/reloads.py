@@ -1,0 +1,84 @@
+"""Another catalog for a running control: from disk, or one that an operator sends and has looked at (A49, A58).
+
+Answers for: one step from the old one to the new one with what he confirmed of it. It may not judge a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from llmgw.control.crash import crash
+from llmgw.control.looks import fresh_plan
+from llmgw.control.loop import Control
+from llmgw.control.verbs import leading
+from llmgw.core.adopt.survey import survey
+from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.state import CatalogLoaded, Confirmed
+from llmgw.errors import CatalogError, LlmgwError, UsageError
+from llmgw.wire.plan import plan_digest
+
+Json = dict[str, Any]
+
+
+async def reload(
+    control: Control,
+    *,
+    text: str | None = None,
+    digest: str = "",
+    confirm: bool = False,
+) -> Json:
+    """Take the catalog on disk, or put `text` there first; one with problems changes nothing (CatalogError).
+
+    `digest`: of the plan that was shown for it, refused where that is another one by now. `confirm`: the operator has
+    seen whom that plan would disturb, so the blast-radius guard does not count them.
+    """
+    if confirm and not digest:
+        msg = "confirm goes with the digest of the plan that was looked at"
+        raise UsageError(msg, "`llmgw catalog apply` shows it and asks")
+
+    try:
+        # In a thread: a long catalog takes seconds to read, and control is deaf that long.
+        new, sources = await asyncio.to_thread(control.catalogs.read, text)
+    except CatalogError as e:
+        if text is None:
+            control.catalogs.refused(e, "the one in use stays")
+        raise
+
+    def fold(now: float) -> list[str]:
+        if digest:
+            leading(control)
+            _as_shown(control, new, digest, now)
+        if text is not None:
+            control.catalogs.write(text)
+        changes = control.catalogs.use(new, sources)
+        control.keeper.sources = control.catalogs.sources
+        control.fold(CatalogLoaded(new), now)
+        crash("catalog_swapped")
+        _confirmed(control, now, more=confirm)
+        return changes
+
+    changes = await control.ask(fold)
+    return {"path": str(control.catalogs.path), "version": new.digest[:12], "changes": changes}
+
+
+def _as_shown(control: Control, new: Catalog, digest: str, now: float) -> None:
+    found = plan_digest(fresh_plan(control, new, now)[0])
+    if found != digest:
+        msg = f"the plan for it is {found} by now, not {digest[:80]}; nothing was changed"
+        raise LlmgwError(msg, "look at it again", code="other_digest", status=409)
+
+
+def _confirmed(control: Control, now: float, *, more: bool) -> None:
+    """Of all that the new catalog makes unclaimed, lost or drifted, what the operator has said yes to.
+
+    Later steps of its rolls too. His word of before does not count for what the new one leaves alone: a catalog that
+    was taken back would have made the fleet fair game for the next one.
+    """
+    found = survey(control.state).replicas
+    ends = frozenset(r.incarnation for r in found if not r.claimed or not r.kept or r.drift)
+    control.state = replace(control.state, confirmed=control.state.confirmed & ends)
+    if more:
+        control.fold(Confirmed(ends), now)

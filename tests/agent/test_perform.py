@@ -1,0 +1,362 @@
+"""What the agent does to processes, when the world answers oddly: it says so, and neither dies nor guesses.
+
+Real processes; what only another user, a full table of descriptors or a bad disk could bring about is put in by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llmgw.agent import launch, ports, process, reattach
+from llmgw.agent.devices import Devices
+from llmgw.agent.gpu import Gpus, Reading, Use
+from llmgw.agent.journal import Journal
+from llmgw.agent.logs import Logs
+from llmgw.agent.loop import Loop
+from llmgw.agent.perform import Performer
+from llmgw.core.supervise import initial_state
+from llmgw.core.types.messages import Gpu, Start
+from llmgw.core.types.node import (
+    Event,
+    Exited,
+    Key,
+    NodeFacts,
+    Probed,
+    Record,
+    Spawned,
+    SpawnFailed,
+    TreeSeen,
+    Watch,
+)
+from scripts.ports import free_port
+from tests.agent.rig import until
+from tests.engines.running import FAKE
+
+FACTS = NodeFacts(node="box1", node_id="n1")
+START = Start(
+    shard="alpha-1/0",
+    replica="alpha-1",
+    incarnation="inc-1",
+    model="alpha",
+    profile="main",
+    command=("sleep", "60"),
+    port=18000,
+)
+KEY: Key = ("alpha-1/0", "inc-1")
+TOO_MANY = OSError(errno.EMFILE, "Too many open files")
+
+
+class Bench:
+    """A performer with nobody behind it: `events` is what it posted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[Event] = []
+        self.posted = asyncio.Event()
+        self.logs = Logs(folder)
+        self.devices = Devices(Gpus("none"), "n1")
+
+    def run(self, act: Callable[[Performer], Any], *, posts: type[Event] | None = None) -> Any:
+        """Do something with it, and wait until it has posted an event of that kind."""
+
+        async def life() -> Any:
+            async with asyncio.TaskGroup() as tasks:
+                hands = Performer(
+                    facts=FACTS,
+                    state_dir=self.folder,
+                    logs=self.logs,
+                    devices=self.devices,
+                    post=self.post,
+                    tasks=tasks,
+                )
+                answer = act(hands)
+                async with asyncio.timeout(30):
+                    while posts and not any(isinstance(e, posts) for e in self.events):
+                        self.posted.clear()
+                        await self.posted.wait()
+                return answer
+
+        return asyncio.run(life())
+
+    def post(self, event: Event) -> None:
+        self.events.append(event)
+        self.posted.set()
+
+    def look(self, record: Record) -> TreeSeen:
+        seen = self.run(lambda hands: hands.look(record))
+        assert isinstance(seen, TreeSeen)
+        return seen
+
+    def secrets(self, record: Record) -> frozenset[str]:
+        found: frozenset[str] = self.run(lambda hands: hands.secrets_of(record))
+        return found
+
+    def spawn(self, record: Record) -> Event:
+        answer: Event = self.run(lambda hands: hands.spawn(record))
+        return answer
+
+    def last(self, kind: type[Any]) -> Any:
+        return next(e for e in reversed(self.events) if isinstance(e, kind))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def engine() -> Iterator[Record]:
+    """A running process and the record of it."""
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    stat = process.read_stat(child.pid)
+    assert stat is not None
+    yield running(child.pid, stat.ticks)
+    child.kill()
+    child.wait()
+
+
+def running(pid: int, ticks: int, **changes: Any) -> Record:
+    start = replace(START, **changes)
+    return Record(
+        start=start, state="ready", pid=pid, start_ticks=ticks, watch=Watch(verified=True)
+    )
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, pid: int, error: OSError) -> None:
+    """Whoever looks at this process gets this error."""
+    read = process.read_stat
+
+    def looked(asked: int) -> process.Stat | None:
+        if asked == pid:
+            raise error
+        return read(asked)
+
+    monkeypatch.setattr(process, "read_stat", looked)
+
+
+# ---------------------------------------------------------------- who may not be looked at
+
+
+def test_a_process_that_may_not_be_looked_at_is_not_dead(
+    bench: Bench, engine: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F45: /proc with hidepid; unverifiable is held, and never signalled."""
+    assert engine.pid is not None
+    hide(monkeypatch, engine.pid, PermissionError(errno.EACCES, "Permission denied"))
+    seen = reattach.evidence(engine, "n1", {})
+    assert "may not be looked at" in seen.error
+    tree = bench.look(engine)
+    assert (tree.alive, tree.doubtful) == ((), (engine.pid,))
+
+    def act(hands: Performer) -> None:
+        with pytest.raises(PermissionError):
+            hands.signal(engine, "TERM")
+
+    bench.run(act)
+    assert subprocess.run(["kill", "-0", str(engine.pid)], check=False).returncode == 0
+
+
+def test_strangers_that_may_not_be_looked_at_are_in_nobodys_way(
+    bench: Bench, engine: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hidepid=1 shows their folders and nothing in them: an agent that is not root has to live with it."""
+    hide(monkeypatch, 1, PermissionError(errno.EACCES, "Permission denied"))
+    tree = bench.look(engine)
+    assert (tree.alive, tree.doubtful) == ((engine.pid,), ())
+    assert reattach.evidence(engine, "n1", {}).leader == "same"
+    bench.devices.last = Reading((Gpu(uuid="GPU-0"),), (Use(1, "GPU-0", 5),), measured=True)
+    (foreign,) = bench.devices.seen({KEY: engine}, {}).foreign
+    assert (foreign.pid, foreign.memory_bytes) == (1, 5)  # A70: not shown to us, so not ours
+
+
+@pytest.mark.parametrize("what", ["read_stat", "environ"])
+def test_out_of_descriptors_nobody_counts_as_gone(
+    bench: Bench, engine: Record, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """F45, F43: an engine whose markers cannot be read just now would be started a second time."""
+
+    def none_left(_pid: int) -> Any:
+        raise TOO_MANY
+
+    monkeypatch.setattr(process, what, none_left)
+    for record in (engine, replace(engine, pid=None, state="pending", intent=True)):
+        assert "Too many open files" in reattach.evidence(record, "n1", {}).error
+        tree = bench.look(record)
+        assert tree.alive == ()
+        assert "Too many open files" in tree.detail
+    bench.run(lambda hands: hands.remember_trees({KEY: engine}))  # the heartbeat goes on
+
+
+def test_a_look_that_fails_loses_no_descriptor(
+    engine: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert engine.pid is not None
+    hide(monkeypatch, engine.pid, PermissionError(errno.EACCES, "Permission denied"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(PermissionError):
+            process.open_pidfd(engine.pid, engine.start_ticks)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+# ---------------------------------------------------------------- starts
+
+
+@pytest.mark.parametrize("secret", [b"abcd\0efgh", b"\xff"], ids=["nul", "not text"])
+def test_a_secret_that_no_environment_can_hold_fails_that_engine_only(
+    bench: Bench, secret: bytes
+) -> None:
+    path = bench.folder / "secret"
+    path.write_bytes(secret)
+    places: list[dict[str, Any]] = [
+        {"env": {"TOKEN": f"${{file.{path}}}"}},
+        {"command": ("sleep", f"${{file.{path}}}")},
+        {"command": (f"${{file.{path}}}",)},
+        {"weights": f"/${{file.{path}}}"},
+    ]
+    for changes in places:
+        record = Record(start=replace(START, port=free_port(), **changes), intent=True)
+        said = bench.spawn(record)
+        assert isinstance(said, SpawnFailed), changes
+        assert said.fatal
+        assert "abcd" not in said.error
+        bench.secrets(record)
+
+
+@pytest.mark.parametrize("name", ["file./a\0b", "env.A\0B"])
+def test_a_placeholder_that_names_nothing_fails_that_engine_only(bench: Bench, name: str) -> None:
+    start = replace(START, env={"A": f"${{{name}}}"}, port=free_port())
+    assert isinstance(bench.spawn(Record(start=start, intent=True)), SpawnFailed)
+    assert bench.secrets(Record(start=start)) == frozenset()
+
+
+def test_what_is_started_carries_its_order(bench: Bench) -> None:
+    """The sweep finds it, whole: F43, design.md 3."""
+    start = replace(START, port=free_port())
+    record = Record(start=start, intent=True, attempt=2)
+
+    def act(hands: Performer) -> None:
+        said = hands.spawn(record)
+        assert isinstance(said, Spawned)
+        until(lambda: process.environ(said.pid), "exec")  # it shows a moment after it is through
+        survey = reattach.Survey("n1")
+        child = hands.children.pop(KEY)
+        child.kill()
+        child.wait()
+        (found,) = reattach.orphans([], survey, "boot-1")
+        assert (found.start, found.attempt, found.partial) == (start, 2, False)
+        assert found.started_at
+        assert reattach.orphans([replace(record, pid=said.pid)], survey, "boot-1") == []
+        assert reattach.orphans([], survey, "boot-1", released={KEY}) == []  # A43
+        seen = reattach.evidence(replace(found, pid=None), "n1", {}, survey)
+        assert (seen.pid, seen.start_ticks) == (said.pid, said.start_ticks)
+
+    bench.run(act)
+
+
+def test_since_when_a_process_is_there() -> None:
+    """A25; for people: nobody is known by it (F41)."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    stat = process.read_stat(os.getpid())
+    assert stat is not None
+    assert "2000" < process.started_at(stat.ticks) <= now
+    assert process.started_at(0) < process.started_at(stat.ticks)
+
+
+# ---------------------------------------------------------------- ends and answers
+
+
+def test_an_end_is_told_though_its_log_cannot_be_read(bench: Bench) -> None:
+    """F80: whatever else fails, the exit is posted, with its code."""
+
+    def act(hands: Performer) -> None:
+        start = replace(START, command=("sh", "-c", "sleep 0.2; exit 7"), port=free_port())
+        assert isinstance(hands.spawn(Record(start=start, intent=True)), Spawned)
+        log = bench.logs.path(KEY[0])
+        log.unlink()
+        log.mkdir()
+
+    bench.run(act, posts=Exited)
+    assert (bench.last(Exited).code, bench.last(Exited).last_line) == (7, "")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA0 model buffer size =  1.2.3 MiB",
+        "offloaded " + "9" * 5000 + "/1 layers to GPU",
+        "CUDA0 model buffer size =  . MiB",
+    ],
+    ids=range(3),
+)
+def test_an_engine_that_says_nonsense_is_probed_all_the_same(bench: Bench, said: str) -> None:
+    """Its log is a stranger's words: it ended the agent."""
+    log = bench.logs.open_for_attempt(KEY[0])
+    os.write(log, f"{said}\n".encode())
+    os.close(log)
+    port = free_port()
+    with subprocess.Popen([*FAKE, "--port", str(port)], start_new_session=True) as child:
+        record = running(child.pid, 0, port=port, compute="llama.cpp")
+        until(lambda: ports.listeners(port, "127.0.0.1"), "its listener")
+        bench.run(lambda hands: hands.probe(record, check=True), posts=Probed)
+        child.kill()
+    assert (bench.last(Probed).outcome, bench.last(Probed).owner) == ("ok", "ours")
+
+
+def test_a_log_that_cannot_be_cut_ends_no_agent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or a folder in its way."""
+    monkeypatch.setattr("llmgw.agent.logs.LOG_MAX_BYTES", 10)
+    log = bench.logs.open_for_attempt(KEY[0])
+    os.write(log, b"x" * 20)
+    os.close(log)
+    bench.logs.previous(KEY[0]).mkdir()
+    loop = Loop(initial_state(FACTS, [Record(start=START)]), Journal(bench.folder))
+    beats: list[int] = []
+    loop.on_beat = lambda: beats.append(1)
+
+    def act(hands: Performer) -> None:
+        loop.performer = hands
+        loop._beat()
+
+    bench.run(act)
+    assert beats
+
+
+# ---------------------------------------------------------------- whose GPU use it is
+
+
+def test_what_was_released_is_a_stranger_on_the_gpu(bench: Bench) -> None:
+    """A43, A70: by its markers, its session and its number it was ours; it is subtracted from now on."""
+    env = {**os.environ, **launch.markers(Record(start=START), FACTS)}
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env, start_new_session=True
+    ) as child:
+        until(lambda: process.environ(child.pid), "exec")
+        stat = process.read_stat(child.pid)
+        assert stat is not None
+        use = Use(child.pid, "GPU-0", 7)
+        bench.devices.last = Reading((Gpu(uuid="GPU-0"),), (use,), measured=True)
+        held = running(child.pid, stat.ticks)
+        known = {KEY: {child.pid: stat.ticks}}
+        assert bench.devices.seen({KEY: held}, known).foreign == ()
+        unknown = replace(held, pid=None, state="unknown")
+        assert bench.devices.seen({KEY: unknown}, {}).foreign == ()
+        released = replace(held, pid=None, state="stopped", force=True)
+        for records in ({KEY: released}, {}):
+            (foreign,) = bench.devices.seen(records, known).foreign
+            assert (foreign.pid, foreign.gpu, foreign.memory_bytes) == (child.pid, "GPU-0", 7)
+        child.communicate(b"\n")
+    assert bench.devices.seen({KEY: released}, known).foreign == ()  # dead: NVML lists it on

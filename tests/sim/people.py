@@ -1,0 +1,91 @@
+"""What people do, by the verbs of `llmgw`: told to the leader at once, or not at all where none is there.
+
+What the operator has asked for is known here too, for the judge: an end that somebody asked for needs no other reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from llmgw.core.types import state as s
+from llmgw.core.types.messages import StopShard
+
+if TYPE_CHECKING:
+    from tests.sim.controls import Control
+    from tests.sim.simulation import Simulation
+
+
+class Operator:
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        #: incarnations whose end was confirmed, or asked for
+        self.confirmed: set[str] = set()
+        self.stopped: set[str] = set()
+        self.verbs: dict[str, Callable[[Control, str], None]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "confirm": self._confirm,
+            "stop": self._stop,
+            "stop-unreadable": self._stop_unreadable,
+            "forget": self._forget,
+            "clear": self._clear,
+        }
+
+    def does(self, verb: str, about: str = "") -> None:
+        leader = self.sim.leader
+        if leader is not None and leader.state is not None and not leader.frozen:
+            self.verbs[verb](leader, about)
+
+    def tidies(self) -> None:
+        """When things are calm: let go on what is held back, clear what gave up, end what nobody can read (A39)."""
+        for verb in ("resume", "confirm", "clear", "stop-unreadable"):
+            self.does(verb)
+
+    def _pause(self, control: Control, _: str) -> None:
+        control.observe(s.Paused("since noon by an operator"))
+
+    def _resume(self, control: Control, _: str) -> None:
+        if control.picture.paused:
+            control.observe(s.Paused(""))
+
+    def _confirm(self, control: Control, _: str) -> None:
+        """What the last pass held back, or that the world is another than the plan that was required (A49, A56)."""
+        if control.picture.withheld:
+            self.sim.requires = ""
+            control.observe(s.Withheld(""))
+        blocked = control.plan.blocked
+        if blocked is not None:
+            self.sim.say("operator", "confirms", blocked.why)
+            self.confirmed |= blocked.incarnations
+            control.observe(s.Confirmed(blocked.incarnations))
+
+    def _stop(self, control: Control, replica: str) -> None:
+        for node in control.picture.nodes.values():
+            for shard in node.shards:
+                if shard.report.replica == replica and shard.holds:
+                    self.stopped.add(shard.incarnation)
+                    why = f"an operator stops {replica}"
+                    control.observe(s.DrainBegun(shard.incarnation, "operator", why))
+
+    def _stop_unreadable(self, control: Control, _: str) -> None:
+        for node in control.picture.nodes.values():
+            for shard in node.shards:
+                r = shard.report
+                if r.state == "unknown":
+                    stop = StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator")
+                    control.sessions.send(shard.node, stop)
+
+    def _forget(self, control: Control, name: str) -> None:
+        """Refused while it is connected. What it runs is nobody's from here on, until it is back."""
+        node = control.picture.nodes.get(name)
+        if node is None or node.connected:
+            return
+        gone = {inc for _, inc in self.sim.agents[name].records}
+        control.heard.incarnations -= gone
+        control.heard.expected -= {name}
+        control.observe(s.NodeForgotten(name))
+
+    def _clear(self, control: Control, model: str) -> None:
+        for name in [model] if model else list(control.picture.failures):
+            control.observe(s.Cleared(name))

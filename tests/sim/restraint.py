@@ -1,0 +1,125 @@
+"""What control must hold back, and what it must not put off, judged from the words of A22-A24, A46-A50 and A56.
+
+Nothing here asks the core whether it held back: it counts what a pass carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from llmgw.core.adopt.survey import Survey
+from llmgw.core.types import plan as p
+from llmgw.core.types.routes import RouteTable
+from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, State
+
+if TYPE_CHECKING:
+    from tests.sim.controls import Control
+    from tests.sim.gateways import Gateway
+    from tests.sim.simulation import Simulation
+
+Ended = p.StopReplica | p.DrainReplica | p.RollReplica
+#: Ends that people asked for, what a fleet does every day, and what is over with what died: not counted (A49, A34).
+ASKED = ("operator", "ending")
+DAILY = ("idle", "not_running")
+#: A49: one pass may end so many, or this share, of what runs.
+FEW, SHARE = 2, 0.3
+#: Between a time that is over and the pass that acts on it.
+LAG_S = 12.0
+
+
+def reason_of(action: Ended) -> str:
+    return "drift" if isinstance(action, p.RollReplica) else action.reason
+
+
+def withheld(control: Control, begun: Iterable[p.Action]) -> str:
+    """What was carried out though an operator paused it, or the plan was another than required; or ""."""
+    state = control.picture
+    for action in begun:
+        if isinstance(action, p.Wait):
+            continue
+        ends = not isinstance(action, p.StartReplica)
+        if ends and reason_of(action) in ASKED:
+            continue
+        if state.withheld:
+            return f"{_words(action)}, though {state.withheld}"
+        # Nobody is served by what is drained already.
+        over = isinstance(action, p.StopReplica) and action.drained
+        if state.paused and ends and not over:
+            return f"{_words(action)}, though paused {state.paused}"
+    return ""
+
+
+def beyond_the_guard(control: Control, found: Survey, begun: Iterable[p.Action]) -> str:
+    """How many running replicas this pass ends that nobody asked for and nobody confirmed; "" within the limit."""
+    confirmed = control.sim.people.confirmed
+    unasked = [
+        a
+        for a in begun
+        if isinstance(a, Ended)
+        and reason_of(a) not in (*ASKED, *DAILY)
+        and not (isinstance(a, p.StopReplica) and a.drained)
+        and any(s.was_live for s in a.shards)
+        and a.incarnation not in confirmed
+    ]
+    if len(unasked) <= FEW:
+        return ""
+    running = sum(any(s.was_live for s in r.members) for r in found.replicas)
+    if len(unasked) <= max(FEW, SHARE * running):
+        return ""
+    return f"{len(unasked)} of {running} in one pass: {', '.join(_words(a) for a in unasked)}"
+
+
+def _words(action: p.StartReplica | Ended) -> str:
+    if isinstance(action, p.StartReplica):
+        return f"start of {action.model} ({action.why})"
+    return f"{type(action).__name__} of {action.replica} for {reason_of(action)}"
+
+
+def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
+    """An on-demand replica that nobody has used for longer than its timeout, and stays up (A23, A24, A63); or ""."""
+    state, now = control.picture, control.sim.clock.now
+    if now - control.started_s < GATEWAY_GONE_S + LAG_S or state.settling or held_up(state, now):
+        return ""
+    ends = {a.incarnation for a in plan.actions if isinstance(a, Ended)}
+    for r in found.replicas:
+        model = state.catalog.models.get(r.model)
+        if model is None or not r.kept or r.held or not r.complete_and_ready:
+            continue
+        up_s = control.heard.up_s.setdefault(r.incarnation, now)
+        timeout = model.scaling.idle_timeout_s
+        if timeout is None or not model.on_demand or model.scaling.min or r.incarnation in ends:
+            continue
+        if any(g.demand.waiting.get(r.model) for g in state.gateways.values()):
+            continue
+        used = control.heard.used_s.get(r.replica, 0.0)
+        waited = control.heard.waited_s.get(r.model, 0.0)
+        since = max(up_s, used, waited, control.sim.edited_s, control.started_s)
+        if now - since > max(timeout, model.scaling.min_up_s) + LAG_S:
+            return f"{r.replica} was last used, wanted or adopted {now - since:.0f} s ago, idle_timeout is {timeout:g} s"
+    return ""
+
+
+def held_up(state: State, now: float) -> bool:
+    """Somebody may wait or be served, for all that is known; or nothing is to be ended."""
+    silent = any(
+        GATEWAY_SILENT_S - LAG_S <= now - g.heard_s < GATEWAY_GONE_S + LAG_S
+        and now - g.heard_s > LAG_S / 2
+        for g in state.gateways.values()
+    )
+    return silent or bool(state.paused or state.withheld)
+
+
+def taken_away(sim: Simulation, gateway: Gateway, table: RouteTable, before: RouteTable) -> str:
+    """A route to an engine that answers, which the table of a control that settles took away (A50, F19); or ""."""
+    sender = next((c for c in sim.controls.values() if c.table is table), None)
+    if sender is None or sender.state is None or not sender.state.settling:
+        return ""
+    now = {r.incarnation for m in gateway.table.models.values() for r in m.replicas}
+    for model in before.models.values():
+        for route in model.replicas:
+            engine = sim.engine_at(route.endpoint)
+            serves = engine is not None and engine.is_of(route.incarnation)
+            if serves and route.state == "ready" and route.incarnation not in now:
+                return f"{gateway.name} has no route to {engine} any more, {sender.url} settles"
+    return ""
