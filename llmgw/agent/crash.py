@@ -15,46 +15,45 @@ from llmgw.errors import UsageError
 #: What a journal write is about, and which signal is sent: each of these is a boundary of its own.
 WRITES = ("intent", "started", "change", "exit")
 SIGNALS = ("TERM", "KILL")
-#: Every effect that touches the disk, a process or the world outside has a point before and one after it.
-EFFECTS = (
-    "StoreToken",
-    "WriteRecord",
-    *(f"WriteRecord-{kind}" for kind in WRITES),
-    "DeleteRecord",
-    "Spawn",
-    "Signal",
-    *(f"Signal-{name}" for name in SIGNALS),
-    "Look",
-    "Measure",
-    "Identify",
-)
-#: In the order in which a life passes them.
-POINTS = (
-    # a start: the state dir, the identity, the journal, re-attach
+
+
+def _around(*effects: str) -> tuple[str, ...]:
+    return tuple(f"{when}-{effect}" for effect in effects for when in ("before", "after"))
+
+
+#: The state dir, the identity, the journal, re-attach.
+START = (
     "after-lock",
-    "before-identity",
-    "after-identity",
+    *_around("identity"),
     "record-set-aside",
     "after-load",
     "reattach-half",
     "after-reattach",
     "after-boot",
-    # the talk with control
-    "before-register",
-    "after-register",
+    *_around("Identify"),
+)
+#: Between control's word and the journal, and back.
+TALK = (
+    *_around("register", "StoreToken"),
     "ports-looked-at",
     "before-order",
-    "before-applied",
-    "after-applied",
-    "before-told",
-    "after-told",
-    # effects, and where the order of two steps inside one matters
-    *(f"{when}-{effect}" for effect in EFFECTS for when in ("before", "after")),
+    *_around("applied", "told"),
+)
+#: An engine's start, and every journal write.
+STARTS = (
+    *_around("WriteRecord", *(f"WriteRecord-{kind}" for kind in WRITES)),
     "journal-before-rename",
+    *_around("Spawn"),
     "log-moved",
     "log-copied",
+)
+#: An engine's end.
+ENDS = (
+    *_around("Signal", *(f"Signal-{name}" for name in SIGNALS)),
+    *_around("Look", "Measure", "DeleteRecord"),
     "after-reap",
 )
+POINTS = (*START, *TALK, *STARTS, *ENDS)
 
 
 def wanted(text: str) -> dict[str, int]:

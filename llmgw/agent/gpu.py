@@ -62,7 +62,7 @@ class Gpus:
         if self.source == "none":
             return Reading(())
         if self.source != "auto":
-            return Reading(from_file(Path(self.source)), measured=True)
+            return self._from_file()
         try:
             if not self.open:
                 pynvml.nvmlInit()
@@ -73,6 +73,15 @@ class Gpus:
             return self._unanswered(str(e))
         self.said = ""
         return self._with_lost(found)
+
+    def _from_file(self) -> Reading:
+        """At the start a bad file is an error; of a running agent it would end the supervision of what runs."""
+        try:
+            found = from_file(Path(self.source))
+        except GpuFileError as e:
+            return self._unknown(e.message)
+        self.said = ""
+        return Reading(found, measured=True)
 
     def _with_lost(self, found: Reading) -> Reading:
         assert found.gpus is not None
@@ -90,10 +99,11 @@ class Gpus:
     def _unanswered(self, why: str) -> Reading:
         if not self.cards and not nvidia_card(self.root):
             return Reading(())
+        return self._unknown(f"an NVIDIA card is here, its driver does not answer: {why}")
+
+    def _unknown(self, why: str) -> Reading:
         if why != self.said:
-            log.warning(
-                "an NVIDIA card is here, its driver does not answer: devices unknown", error=why
-            )
+            log.warning("devices unknown", error=why)
             self.said = why
         return Reading(None)
 

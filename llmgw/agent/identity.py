@@ -16,7 +16,7 @@ import socket
 import uuid
 from pathlib import Path
 from types import TracebackType
-from typing import IO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import structlog
 
@@ -29,8 +29,7 @@ from llmgw.errors import LlmgwError
 log = structlog.get_logger()
 MACHINE_ID = Path("/etc/machine-id")
 FILE = "identity.json"
-#: With the records, so that it goes wherever they go.
-COPY = "records/identity.copy"
+COPY = "node.copy"
 
 
 class StateDirError(LlmgwError):
@@ -136,7 +135,10 @@ def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
     first, copy = _read(state_dir / FILE), _read(state_dir / COPY)
     known = first or copy
     node_id = known.get("node_id", "")
-    if node_id and known.get("machine_id", "") != machine_id:
+    made_on = known.get("machine_id", "")
+    machine_id = machine_id or made_on
+    # A machine that has no id, or had none then, is not another one: its engines would be left unmanaged.
+    if node_id and made_on and made_on != machine_id:
         aside = state_dir / f"records.of-{node_id}"
         log.warning(
             "this state dir was made on another machine (a cloned disk?): its records are not adopted",
@@ -153,7 +155,7 @@ def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
         node_id = secrets.token_hex(16)
         _write(state_dir, node_id, machine_id, "")
         known = {}
-    elif first != copy:
+    elif first != copy or made_on != machine_id:
         log.info("the node id is written twice again", node_id=node_id)
         with contextlib.suppress(OSError):  # a full disk: the next start finds the one that is left
             _write(state_dir, node_id, machine_id, known["boot_id"])
@@ -165,12 +167,14 @@ def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
 def _read(path: Path) -> dict[str, str]:
     """{} where there is none, or where a power cut left no sense in it. The id becomes a name: it is looked at."""
     try:
-        known = wire.decode(path.read_bytes(), dict[str, str])
+        plain = wire.decode(path.read_bytes(), dict[str, Any])
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except wire.WireError as e:
         log.warning("an identity file is unreadable", path=str(path), error=str(e))
         return {}
+    # What a newer agent writes besides must not make this a new node (F56).
+    known = {k: v for k, v in plain.items() if isinstance(v, str)}
     if not ID.fullmatch(known.get("node_id", "")):
         log.warning("an identity file has no node id", path=str(path))
         return {}
@@ -184,7 +188,6 @@ def _write(state_dir: Path, node_id: str, machine_id: str, boot_id: str) -> None
     crash.here("after-identity")
     copy = state_dir / COPY
     try:
-        copy.parent.mkdir(mode=0o700, exist_ok=True)
         temp = copy.with_name(f"{copy.name}.new")
         temp.write_bytes(known)  # not synced: a power cut spoils one of the two at most
         temp.replace(copy)

@@ -152,8 +152,8 @@ def _record(raw: bytes) -> Record:
         raise wire.WireError(msg)
     mine = {k: v for k, v in msgspec.to_builtins(record).items() if k in _NAMES}
     extra = unknown({k: v for k, v in plain.items() if k != "format"}, mine)
-    # A state of a newer agent: re-attach finds out what it is today.
-    state = record.state if record.state in SHARD_STATES else "unknown"
+    # Missing, or a state of a newer agent: re-attach finds out what it is today.
+    state = record.state if plain.get("state") in SHARD_STATES else "unknown"
     return replace(record, state=state, extra=extra)
 
 

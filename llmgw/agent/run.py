@@ -214,7 +214,9 @@ class _Agent:
         performer: Performer,
         listener: socket.socket | None,
     ) -> None:
-        links = [Link(loop, url, self.settings.token) for url in self.settings.controls]
+        # Each once: a second link would end the first one's session as soon as it registers, and so on.
+        urls = dict.fromkeys(url.rstrip("/") for url in self.settings.controls)
+        links = [Link(loop, url, self.settings.token) for url in urls]
         loop.links = {link.url: link for link in links}
         reading = asyncio.Event()
         loop.on_beat = reading.set

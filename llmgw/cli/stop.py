@@ -136,12 +136,8 @@ def _say_drained(answer: Json, status: Json, name: str) -> None:
         typer.echo(f"nothing of {name} runs")
     for row in answer["stopping"]:
         for shard in row["shards"]:
-            later = "requests in flight finish first"
-            if not shard["connected"]:
-                later = f"{shard['node']} does not answer, it is stopped when it is back"
-            elif status["settling"]:
-                later = "it begins when settling is over"
-            typer.echo(f"stopping {_place(shard)}: {later}")
+            first = shard["waits"] or "requests in flight finish first"
+            typer.echo(f"stopping {_place(shard)}: {first}")
     for model, least in answer["wanted"].items():
         typer.echo(_again(model, least))
     asleep = {m["name"] for m in status["models"] if not m["min"]}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from llmgw.core.drain import ASKED
 from llmgw.core.place import start_message
@@ -65,6 +66,9 @@ class Performer(Struct):
                 break
             out.done.append(done)
         self._repeat(out)
+        still = _confirmed(out.state, plan)
+        if still != out.state.confirmed:
+            out.state = replace(out.state, confirmed=still)
         return out
 
     def _one(self, out: Applied, action: Action, now: float) -> Done | None:
@@ -135,6 +139,22 @@ class Performer(Struct):
             report = shard.report
             order = ForgetShard(shard=report.shard, incarnation=report.incarnation)
             out.commands.append((shard.node, order))
+
+
+def _confirmed(state: State, plan: Plan) -> frozenset[str]:
+    """A yes to an end lapses with the reason for it (A49).
+
+    Else a catalog that was applied and taken back would leave the whole fleet fair game for the next mistake.
+    """
+    if state.settling or not state.confirmed:
+        return state.confirmed
+    ends = {a.incarnation for a in plan.actions if not isinstance(a, StartReplica | Wait)}
+    ends |= {
+        r.incarnation
+        for r in plan.replicas
+        if not r.claimed or not r.kept or r.drift or r.have < r.want
+    }
+    return state.confirmed & (ends | state.draining.keys())
 
 
 def drain_order(shard: Shard, reason: str) -> tuple[str, Command]:

@@ -11,9 +11,8 @@ import signal
 
 from llmgw.errors import UsageError
 
-#: In the order in which a life passes them; `after_send_KIND` is one for each kind of order.
-CRASH_POINTS = (
-    # what a start takes: the lock, the inventory, the epoch, the gateway
+#: What a start takes: the lock, the inventory, the epoch, the gateway.
+START = (
     "after_lock",
     "before_create",
     "after_set_aside",
@@ -26,37 +25,35 @@ CRASH_POINTS = (
     "before_spawn",
     "after_spawn",
     "after_watch",
-    # what comes in
-    "registration_folded",
     "epoch_raised",
+    "lock_dropped",
+)
+#: What comes in.
+HEARD = (
+    "registration_folded",
+    "before_register_answer",
     "before_events",
     "events_folded",
     "after_ack",
     "catalog_checked",
     "catalog_swapped",
-    # a pass
-    "lock_dropped",
+    "before_catalog_kept",
+    "after_catalog_kept",
+)
+#: What a pass makes of it; one point for each kind of order.
+PASS = (
     "before_persist",
     "before_keep",
     "after_keep",
-    "before_catalog_kept",
-    "after_catalog_kept",
     "after_persist",
-    "after_send_start",
-    "after_send_drain",
-    "after_send_stop",
-    "after_send_forget",
-    "after_send_report",
+    *(f"after_send_{kind}" for kind in ("start", "drain", "stop", "forget", "report")),
     "after_send",
     "before_publish",
     "after_publish",
     "before_answer",
-    "before_register_answer",
-    # the end
-    "gateway_ended",
-    "before_last_keep",
-    "after_last_keep",
 )
+END = ("gateway_ended", "before_last_keep", "after_last_keep")
+CRASH_POINTS = (*START, *HEARD, *PASS, *END)
 
 
 def wanted(text: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """`--require-plan`: the plan that a restart was allowed to have, and whether it is the one that came out (A56).
 
 Answers for: the very plan that the dry run computes, from what was remembered at the start and who has registered
-since. It may not let anything happen: the loop folds what it says.
+since. It may not let anything happen: it says what the loop is to fold.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from llmgw.control.picture import believed, shifted
+from llmgw.control.story import Story
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.plan import Plan
-from llmgw.core.types.state import Node, State
+from llmgw.core.types.state import Node, State, Withheld
 from llmgw.wire.plan import plan_digest
 
 
@@ -35,16 +36,19 @@ def fresh(
 class Gate:
     """`closed` until the plan is the required one, or an operator confirmed the one that was `found`."""
 
-    def __init__(self, required: str) -> None:
+    def __init__(self, required: str, story: Story, *, keep_unknown: bool) -> None:
         self.required = required
         self.closed = bool(required)
         self.found = ""
         self.why = f"the plan {required} is required, settling is not over" if required else ""
+        self._story = story
+        self._keep_unknown = keep_unknown
         self._memory: Memory | None = None
 
     def begins(self, memory: Memory) -> bool:
         """At each acquisition of the lead: whether it is closed. What the first one remembered is what counts."""
-        self._memory = self._memory or memory
+        if self._memory is None:
+            self._memory = memory
         return self.closed
 
     @property
@@ -52,15 +56,18 @@ class Gate:
         """Closed, and nothing was found yet."""
         return self.closed and not self.found
 
-    def look(self, state: State, now: float, *, keep_unknown: bool) -> str:
+    def judged(self, state: State, now: float) -> Withheld:
+        """Once settling is over: open for the required plan, and for no other."""
+        if self.look(state, now) == self.required:
+            return self.opened()
+        return self.told()
+
+    def look(self, state: State, now: float) -> str:
         """The digest of the plan as of now, `found` from here on."""
         assert self._memory is not None
+        memory = shifted(self._memory, now)
         plan, _ = fresh(
-            state.catalog,
-            shifted(self._memory, now),
-            state.nodes,
-            state.epoch,
-            keep_unknown=keep_unknown,
+            state.catalog, memory, state.nodes, state.epoch, keep_unknown=self._keep_unknown
         )
         self.found = plan_digest(plan)
         self.why = (
@@ -69,6 +76,12 @@ class Gate:
         )
         return self.found
 
-    def open(self) -> None:
-        self.closed = False
-        self.why = ""
+    def opened(self) -> Withheld:
+        self.closed, self.why = False, ""
+        self._story.tell("released", f"the plan is {self.found}, it is carried out")
+        return Withheld("")
+
+    def told(self) -> Withheld:
+        """The fact that it is closed, and a word to people."""
+        self._story.tell("blocked", self.why, level="warning", digest=self.found)
+        return Withheld(self.why)

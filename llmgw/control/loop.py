@@ -38,7 +38,7 @@ from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import ForgetShard, NodeReport, SendReport, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick, Withheld
+from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
 from llmgw.errors import LlmgwError
 
 #: A pass at least this often, less often only where passes themselves take long.
@@ -96,7 +96,7 @@ class Control:
             lambda: self.keeper.problem,
             lambda: lease.problem,
         ]
-        self.gate = Gate(settings.require_plan)
+        self.gate = Gate(settings.require_plan, story, keep_unknown=settings.keep_unknown)
         self._asks: list[Ask[Any]] = []
         self._wake = asyncio.Event()
         self._due_s = 0.0
@@ -209,7 +209,8 @@ class Control:
         if not self.leading:
             self.lead(now)
         self.fold(Tick(), now.mono)
-        self._judge(now)
+        if self.leading and self.gate.waits and not self.state.settling:
+            self.fold(self.gate.judged(self.state, now.mono), now.mono)
         before = self.state
         found = survey(before)
         applied = self._decide(found, now)
@@ -223,22 +224,6 @@ class Control:
         self.fault = ""
         self.story.end_pass()
         crash("before_answer")
-
-    def _judge(self, now: Moment) -> None:
-        """Once settling is over, whether the plan is the one that `--require-plan` demands (A56)."""
-        if self.leading and self.gate.waits and not self.state.settling:
-            found = self.gate.look(self.state, now.mono, keep_unknown=self.settings.keep_unknown)
-            if found == self.gate.required:
-                self.gate.open()
-            self.withhold(self.gate.why, now)
-
-    def withhold(self, why: str, now: Moment) -> None:
-        """Nothing is started or ended from here on; "" lets it go on."""
-        if why:
-            self.story.tell("blocked", why, level="warning", digest=self.gate.found)
-        else:
-            self.story.tell("released", f"the plan is {self.gate.found}, it is carried out")
-        self.fold(Withheld(why), now.mono)
 
     def _decide(self, found: Survey, now: Moment) -> Applied:
         self.plan, self.decided_s = decide(self.state, now.mono, found), now.mono
@@ -340,7 +325,7 @@ class Control:
         nodes = ", ".join(sorted(self.state.nodes)) or "nobody is"
         self.story.tell("leader", f"leads with epoch {epoch}; expected: {nodes}", epoch=epoch)
         if self.gate.begins(memory):
-            self.withhold(self.gate.why, now)
+            self.fold(self.gate.told(), now.mono)
 
     def lose(self, why: str, hint: str) -> None:
         """Decide nothing until an epoch can be stored; routes and sessions go on (F15)."""

@@ -29,7 +29,7 @@ from llmgw.control.spawn import Gateway, make_folder
 from llmgw.control.store import Store
 from llmgw.control.story import Story
 from llmgw.core.types.state import GatewayGone
-from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, CatalogError, LlmgwError
+from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError
 
 try:
     from uvloop import new_event_loop
@@ -43,9 +43,8 @@ GRACE_S = 3
 def run(settings: ControlSettings) -> int:
     """Serve until a signal or an operator ends it; LlmgwError where it cannot start or must not go on."""
     settings.check()
-    signal.signal(
-        signal.SIGHUP, signal.SIG_IGN
-    )  # "reload" must not end a control that is still starting
+    # "reload" must not end a control that is still starting, nor be lost: it is heard once somebody listens.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run(settings))
 
@@ -162,9 +161,10 @@ class Process:
         loop.add_signal_handler(signal.SIGTERM, self._end, EXIT_OK)
         loop.add_signal_handler(signal.SIGINT, self._end, EXIT_INTERRUPTED)
         loop.add_signal_handler(signal.SIGHUP, lambda: group.create_task(self._reload()))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     async def _reload(self) -> None:
-        with suppress(CatalogError):  # said in the log and in `status`
+        with suppress(LlmgwError):  # said in the log and in `status`; or on its way out
             await reloads.reload(self._control)
 
     def _end(self, exit_code: int) -> None:

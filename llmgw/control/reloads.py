@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from msgspec.structs import replace
-
 from llmgw.control.crash import crash
 from llmgw.control.looks import fresh_plan
 from llmgw.control.loop import Control
@@ -57,7 +55,8 @@ async def reload(
         control.keeper.sources = control.catalogs.sources
         control.fold(CatalogLoaded(new), now)
         crash("catalog_swapped")
-        _confirmed(control, now, more=confirm)
+        if confirm:
+            control.fold(Confirmed(_ends(control)), now)
         return changes
 
     changes = await control.ask(fold)
@@ -71,14 +70,7 @@ def _as_shown(control: Control, new: Catalog, digest: str, now: float) -> None:
         raise LlmgwError(msg, "look at it again", code="other_digest", status=409)
 
 
-def _confirmed(control: Control, now: float, *, more: bool) -> None:
-    """Of all that the new catalog makes unclaimed, lost or drifted, what the operator has said yes to.
-
-    Later steps of its rolls too. His word of before does not count for what the new one leaves alone: a catalog that
-    was taken back would have made the fleet fair game for the next one.
-    """
+def _ends(control: Control) -> frozenset[str]:
+    """All that the new catalog makes unclaimed, lost or drifted: what its plan showed, and later steps of its rolls."""
     found = survey(control.state).replicas
-    ends = frozenset(r.incarnation for r in found if not r.claimed or not r.kept or r.drift)
-    control.state = replace(control.state, confirmed=control.state.confirmed & ends)
-    if more:
-        control.fold(Confirmed(ends), now)
+    return frozenset(r.incarnation for r in found if not r.claimed or not r.kept or r.drift)

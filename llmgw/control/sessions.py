@@ -138,10 +138,9 @@ class Sessions:
         former: tuple[str, ...] = ()
         for old in self._same(report):
             self._end(old)
-            if old.report.instance != report.instance:
-                former = (*old.former, old.report.instance)[-FORMER_KEPT:]
-            else:
-                former = old.former
+            former = old.former
+            if report.instance not in ("", old.report.instance):
+                former = (*former, old.report.instance)[-FORMER_KEPT:]
         new = Session(
             id=os.urandom(16).hex(),
             report=report,
@@ -330,7 +329,8 @@ def _place(report: NodeReport, came_from: str) -> str:
 def _refuse_double(old: Session, mine: NodeReport, came_from: str, now: float) -> None:
     """F52, F53: a restarted agent is welcome at once, two agents behind one name or id are not."""
     same_id = mine.node_id == old.report.node_id
-    restarted = same_id and mine.boot_id == old.report.boot_id
+    boots = {mine.boot_id, old.report.boot_id} - {""}  # not said is not another one (F55)
+    restarted = same_id and len(boots) < 2  # noqa: PLR2004 - two of them differ
     if restarted and not (mine.instance and mine.instance in old.former):
         return  # the flock on its state dir proves that the old one ended
     heard = now - old.heard_s

@@ -86,7 +86,7 @@ def _shards(control: Control, incarnations: frozenset[str]) -> list[Shard]:
 
 
 def _drained(control: Control, replicas: list[Replica], now: float) -> Json:
-    why = f"an operator asked for it at {at(control, now)}"
+    why = f"an operator asked for it at {at(control)}"
     rows = []
     for r in replicas:
         shards = _shards(control, frozenset({r.incarnation}))
@@ -114,9 +114,18 @@ def _drained(control: Control, replicas: list[Replica], now: float) -> Json:
 
 
 def _shard(control: Control, shard: Shard) -> Json:
-    node = control.state.nodes[shard.node]
+    """`waits`: why its end does not begin yet, null where it does."""
     said = {"shard": shard.report.shard, "node": shard.node, "pid": shard.report.pid}
-    return said | {"connected": node.connected}
+    return said | {"waits": _waits(control, shard) or None}
+
+
+def _waits(control: Control, shard: Shard) -> str:
+    node = control.state.nodes[shard.node]
+    if node.too_old:
+        return f"the agent on {shard.node} is too old to be told, upgrade it"
+    if not node.connected:
+        return f"{shard.node} does not answer, it is stopped when it is back"
+    return "it begins when settling is over" if control.state.settling else ""
 
 
 def _wanted(control: Control, going: list[Replica]) -> Json:
@@ -155,4 +164,5 @@ def _forced(control: Control, shard: Shard, now: float) -> Json:
             incarnation=report.incarnation,
             reason="operator",
         )
-    return {"forced": _shard(control, shard), "sent": sent}
+    about = {"shard": report.shard, "node": shard.node, "pid": report.pid}
+    return {"forced": about, "sent": sent}

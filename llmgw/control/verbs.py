@@ -38,9 +38,10 @@ def unknown(what: str, name: str, known: list[str]) -> NoReturn:
     raise LlmgwError(msg, hint, code="not_found", status=404)
 
 
-def at(control: Control, now: float) -> str:
-    """A time for sentences that stay: to the second, of one zone."""
-    return f"{control.now().iso(now)[:19]}Z"
+def at(control: Control) -> str:
+    """The time for sentences that stay: to the second, of one zone."""
+    now = control.now()
+    return f"{now.iso(now.mono)[:19]}Z"
 
 
 def kept(control: Control) -> Json:
@@ -55,7 +56,7 @@ async def pause(control: Control, why: str = "") -> Json:
         leading(control)
         if why or not control.state.paused:
             remark = " ".join(why.split())[:WHY_CHARS]
-            said = f"since {at(control, now)} by the operator" + (f": {remark}" if remark else "")
+            said = f"since {at(control)} by the operator" + (f": {remark}" if remark else "")
             control.story.tell("paused", f"paused {said}", level="warning")
             control.fold(Paused(said), now)
         return control.state.paused
@@ -101,8 +102,7 @@ async def confirm(control: Control, digest: str) -> Json:
         control.story.tell("confirmed", f"an operator confirmed {digest}{about}", digest=digest)
         control.fold(Confirmed(some), now)
         if whole and control.gate.closed:
-            control.gate.open()
-            control.withhold("", control.now())
+            control.fold(control.gate.opened(), now)
         return {"confirmed": digest, "engines": engines}
 
     said: Json = await control.ask(fold)
@@ -120,7 +120,7 @@ def _plans(control: Control, now: float) -> tuple[str, ...]:
     shown = plan_digest(fresh_plan(control, control.catalogs.catalog, now)[0])
     if not gate.closed:
         return (shown,)
-    return (shown, gate.look(control.state, now, keep_unknown=control.settings.keep_unknown))
+    return (shown, gate.look(control.state, now))
 
 
 def _other(control: Control, digest: str, blocked: str) -> LlmgwError:

@@ -131,7 +131,8 @@ def _events_of(raw: Any) -> Events:
 def shard_of(raw: Any) -> ShardReport:
     """One shard, normalised: replica and rank out of the name where absent, unknown states read as `unknown`."""
     if not isinstance(raw, dict):
-        return ShardReport(shard="?", state="unknown", error=f"unreadable record: {raw!r:.80}")
+        nameless = ShardReport(shard="?", state="unknown", error=f"unreadable record: {raw!r:.80}")
+        return _named(nameless)
     name = str(raw.get("shard", "?"))
     fields = {k: v for k, v in raw.items() if v is not None and k in SHARD_NAMES}
     try:

@@ -160,6 +160,13 @@ def test_a_file_of_facts(tmp_path: Path) -> None:
     assert reading == Reading(
         (Gpu(uuid="GPU-0", memory_bytes=10, memory_used_bytes=4),), measured=True
     )
+    running = Gpus(str(path))
+    good = path.read_bytes()
+    for bad in (b"{}", b"", b"\xff", None):
+        path.unlink() if bad is None else path.write_bytes(bad)
+        assert running.read() == Reading(None)  # F59: unknown, and no end of the agent
+    path.write_bytes(good)
+    assert running.read() == reading
     path.write_text("{}")
     with pytest.raises(GpuFileError, match="not a"):
         Gpus(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_a_cloned_disk_is_a_new_node_and_adopts_nothing(tmp_path: Path) -> None:
     """F53: the records of the other machine are put aside, its token too."""
     first = open_state_dir(tmp_path, "m1")
     first.lock.close()
+    (tmp_path / "records").mkdir()
     (tmp_path / "records/x@0@i.json").write_text("{}")
     (tmp_path / "token.json").write_text("{}")
     clone = open_state_dir(tmp_path, "m2")
@@ -58,7 +60,7 @@ def test_a_cloned_disk_is_a_new_node_and_adopts_nothing(tmp_path: Path) -> None:
     assert clone.node_id != first.node_id
     assert clone.boot_before == ""
     assert (tmp_path / f"records.of-{first.node_id}/x@0@i.json").exists()
-    assert [p.name for p in (tmp_path / "records").iterdir()] == ["identity.copy"]
+    assert not (tmp_path / "records").exists()
     assert not (tmp_path / "token.json").exists()
     again = open_state_dir(tmp_path, "m2")
     again.lock.close()
@@ -120,6 +122,7 @@ def test_the_copy_of_a_cloned_disk_is_not_believed_either(tmp_path: Path) -> Non
     """F53."""
     first = open_state_dir(tmp_path, "m1")
     first.lock.close()
+    (tmp_path / "records").mkdir()
     (tmp_path / "records/x@0@i.json").write_text("{}")
     (tmp_path / FILE).unlink()
     clone = open_state_dir(tmp_path, "m2")
@@ -135,7 +138,8 @@ def test_killed_between_putting_the_records_aside_and_a_new_id(tmp_path: Path) -
     """F53: the next start ends what this one began."""
     first = open_state_dir(tmp_path, "m1")
     first.lock.close()
-    (tmp_path / "records").rename(tmp_path / f"records.of-{first.node_id}")
+    (tmp_path / f"records.of-{first.node_id}").mkdir()
+    (tmp_path / f"records.of-{first.node_id}/x@0@i.json").write_text("{}")
     clone = open_state_dir(tmp_path, "m2")
     clone.lock.close()
     assert clone.node_id != first.node_id
@@ -194,3 +198,30 @@ def test_a_boot_id_that_cannot_be_written_is_said_and_keeps_no_agent_from_its_en
     mine.lock.close()
     mine = mine._replace(state_dir=tmp_path / "gone")
     assert "could not be written: No such file or directory" in mine.remember_boot("b2")
+
+
+def test_f56_what_a_newer_agent_writes_besides_makes_no_new_node(tmp_path: Path) -> None:
+    """Its engines carry the old id: a new one would leave them unmanaged after a downgrade."""
+    first = open_state_dir(tmp_path, "m1")
+    first.lock.close()
+    known = json.loads((tmp_path / "identity.json").read_bytes())
+    (tmp_path / "identity.json").write_text(json.dumps(known | {"format": 2, "keys": [1]}))
+    again = open_state_dir(tmp_path, "m1")
+    again.lock.close()
+    assert again.node_id == first.node_id
+
+
+@pytest.mark.parametrize(("then", "now"), [("", "m1"), ("m1", "")])
+def test_f53_a_machine_id_that_came_or_went_is_no_other_machine(
+    tmp_path: Path, then: str, now: str
+) -> None:
+    first = open_state_dir(tmp_path, then)
+    first.lock.close()
+    (tmp_path / "records").mkdir(exist_ok=True)
+    again = open_state_dir(tmp_path, now)
+    again.lock.close()
+    assert again.node_id == first.node_id
+    assert (tmp_path / "records").exists()
+    other = open_state_dir(tmp_path, "m2")
+    other.lock.close()
+    assert other.node_id != first.node_id

@@ -163,3 +163,15 @@ def test_a_standby_that_becomes_the_leader_is_heard(rig: Rig) -> None:
     rig.control.leader = True
     rig.control.leader_uuid = "L2"
     rig.ready()
+
+
+def test_a_control_that_is_given_twice_is_talked_to_once(tmp_path: Path) -> None:
+    """Two links of one agent ended each other's session for ever."""
+    rig = Rig(tmp_path)
+    rig.settings["controls"] = [rig.control.url, f"{rig.control.url}/", rig.control.url]
+    try:
+        rig.start_agent().registered()
+        rig.ready()
+        assert len(rig.control.registers) == 1
+    finally:
+        rig.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -196,6 +197,19 @@ def test_out_of_descriptors_nobody_counts_as_gone(
         assert tree.alive == ()
         assert "Too many open files" in tree.detail
     bench.run(lambda hands: hands.remember_trees({KEY: engine}))  # the heartbeat goes on
+
+
+def test_an_environment_that_cannot_be_read_is_not_an_empty_one() -> None:
+    """F43: an empty one says that this is no engine of ours."""
+    assert "PATH" in process.environ(os.getpid())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            process.environ(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert process.environ(1 << 22) == {}
 
 
 def test_a_look_that_fails_loses_no_descriptor(

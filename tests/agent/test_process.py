@@ -104,6 +104,17 @@ def test_the_sweep_sees_its_own_node_only(family: tuple[subprocess.Popen[bytes],
     assert process.marked_as({**ENV, "LLMGW_SHARD": "../x/0"}, "n1") is None
 
 
+def test_another_users_markers_are_not_believed() -> None:
+    """Anybody can write them into an environment, and would be signalled as ours, or hold a shard's name."""
+    if os.geteuid():
+        pytest.skip("needs root: only root starts a process of another user")
+    with subprocess.Popen(["sleep", "60"], env=ENV, user=65534) as child:
+        until(lambda: process.environ(child.pid), "exec")
+        assert process.marked_as(process.environ(child.pid), "n1")
+        assert process.sweep("n1", process.all_stats()) == {}
+        child.kill()
+
+
 def test_signals_reach_exactly_who_is_meant(family: tuple[subprocess.Popen[bytes], int]) -> None:
     parent, _ = family
     at = ticks(parent.pid)

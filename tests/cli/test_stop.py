@@ -33,7 +33,6 @@ def fleet(stub: Stub) -> Stub:
             {"node": "box2", "state": "unreachable"},
             {"node": "box3", "state": "unreachable"},
         ],
-        "settling": None,
         "models": models,
         "replicas": [
             replica("alpha-1", "alpha", "box1"),
@@ -51,8 +50,8 @@ def answer(stub: Stub, path: str, *shards: Json, model: str = "beta", **more: An
     stub.answers[f"POST /api/v1/{path}/stop"] = {"stopping": rows, "wanted": {}} | more
 
 
-def place(name: str, node: str = "box1", *, connected: bool = True) -> Json:
-    return {"shard": name, "node": node, "pid": 7, "connected": connected}
+def place(name: str, node: str = "box1", waits: str | None = None) -> Json:
+    return {"shard": name, "node": node, "pid": 7, "waits": waits}
 
 
 def typing(monkeypatch: pytest.MonkeyPatch, text: str, *words: str) -> Said:
@@ -109,22 +108,21 @@ def test_on_a_terminal_it_asks(fleet: Stub, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_follows_is_said(fleet: Stub) -> None:
-    away = place("beta-1/1", "box2", connected=False)
+    away = place("beta-1/1", "box2", "box2 does not answer")
     answer(fleet, "models/beta", place("beta-1/0"), away, warning="disk full")
     said = llmgw("stop", "beta", "--yes")
     assert (said.code, said.out.splitlines()) == (
         0,
         [
             "stopping beta-1/0 on box1 (pid 7): requests in flight finish first",
-            "stopping beta-1/1 on box2 (pid 7): box2 does not answer, it is stopped when it is back",
+            "stopping beta-1/1 on box2 (pid 7): box2 does not answer",
             "beta is on demand: the next request wakes it again",
         ],
     )
     assert said.err == "llmgw: a restart of control would forget it: disk full\n"
     answer(fleet, "models/alpha", place("alpha-1/0"), model="alpha", wanted={"alpha": 2})
-    fleet.answers["GET /api/v1/status"]["settling"] = {"since": ""}
     assert llmgw("stop", "org/alpha", "--yes").out.splitlines() == [
-        "stopping alpha-1/0 on box1 (pid 7): it begins when settling is over",
+        "stopping alpha-1/0 on box1 (pid 7): requests in flight finish first",
         "the catalog wants min 2 of alpha: another one is started where there is room",
     ]
     answer(fleet, "models/alpha")

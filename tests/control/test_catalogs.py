@@ -147,6 +147,12 @@ async def test_a49_a_yes_to_a_catalog_lapses_with_it(bench: Bench) -> None:
         bench.catalog.write_text(CATALOG)
         await bench.post("/api/v1/catalog")
         assert control.state.confirmed == {"inc-gone-1"}
+    async with bench.running(crash=True) as control:
+        await agent.register()
+        assert control.state.confirmed == {"inc-gone-1"}
+        bench.catalog.write_text(CATALOG.replace("alpha:", "gone:"))
+        await bench.post("/api/v1/catalog")
+        assert control.state.confirmed == frozenset()
 
 
 @scenario

@@ -19,8 +19,10 @@ import pytest
 
 from llmgw.catalog import load_sources
 from llmgw.control.files import content
+from llmgw.control.lease import FileLease
 from llmgw.control.rollback import belongs, rolled_back
 from llmgw.control.store import Store, StoreError, moment, read_memory, read_sources
+from llmgw.core.types.messages import EPOCH_END
 from llmgw.errors import CatalogError
 from tests.control.bench import Agent, Bench, engine, scenario
 from tests.control.test_store import KILLED_WRITER, files, filled, opened
@@ -86,6 +88,21 @@ def test_f14_a_header_of_the_future_is_a_broken_one(at: int, tmp_path: Path) -> 
     store.write_epoch(1, "leader")
     store.close()
     assert ["empty history" in w for w in warnings] == [True, True]
+
+
+@pytest.mark.parametrize("stored", ["-5", "x", "", str(EPOCH_END), "1e9", "9" * 400])
+def test_f16_an_epoch_that_no_control_can_have_led_with_is_as_a_lost_one(
+    stored: str, tmp_path: Path
+) -> None:
+    """Agents refuse what is out of range: a control that led with it would command nobody, start after start."""
+    path = tmp_path / "i.db"
+    filled(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (stored,))
+    store = opened(path)
+    assert store.epoch() == read_memory(path).epoch == 0
+    assert FileLease(path, store).acquire("leader", 8) == 9
+    store.close()
 
 
 def test_f14_what_breaks_twice_in_a_second_is_kept_twice(tmp_path: Path) -> None:

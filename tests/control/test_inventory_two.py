@@ -225,6 +225,22 @@ def test_f17_a_folder_that_went_is_made_again_and_kept_from_others(tmp_path: Pat
     held.release()
 
 
+def test_f17_a_lock_that_nobody_can_have_is_not_a_lost_one(tmp_path: Path) -> None:
+    """Ours went, and its name cannot be opened by anybody: control goes on, and says what is in the way (F15)."""
+    held = FileLease(tmp_path / "i.db", Epochs())
+    lock = tmp_path / "i.db.lock"
+    lock.unlink()
+    lock.mkdir()
+    held.renew()
+    assert held.problem.startswith(f"cannot lock the inventory: {lock}: Is a directory; check")
+    lock.rmdir()
+    held.renew()
+    assert held.problem == ""
+    with pytest.raises(LlmgwError, match="in use by another control"):
+        Flock(tmp_path / "i.db").take()
+    held.release()
+
+
 def opened(path: Path) -> Store:
     store = Store(path, warn=print)
     store.open()

@@ -21,6 +21,11 @@ def forced(bench: Bench, agent: Agent) -> list[tuple[str, str, bool]]:
     return [(c.shard, c.reason, c.force) for c in queue if isinstance(c, StopShard)]
 
 
+def waits(said: Any) -> Any:
+    (row,) = said["stopping"]
+    return row["shards"][0]["waits"]
+
+
 @scenario
 async def test_a65_requests_in_flight_finish_and_nothing_new_comes(bench: Bench) -> None:
     bench.catalog.write_text(ON_DEMAND)
@@ -34,9 +39,7 @@ async def test_a65_requests_in_flight_finish_and_nothing_new_comes(bench: Bench)
                     "replica": "alpha-1",
                     "incarnation": "inc-alpha-1",
                     "model": "alpha",
-                    "shards": [
-                        {"shard": "alpha-1/0", "node": "box1", "pid": 4711, "connected": True}
-                    ],
+                    "shards": [{"shard": "alpha-1/0", "node": "box1", "pid": 4711, "waits": None}],
                 }
             ],
             "wanted": {},
@@ -86,7 +89,7 @@ async def test_it_need_not_be_in_the_catalog_nor_answer_now(bench: Bench) -> Non
         agent = await running(bench, engine("gone-1", model="gone"))
         await bench.later(16)
         said = await bench.post("/api/v1/models/gone/stop")
-        assert said["stopping"][0]["shards"][0]["connected"] is False
+        assert waits(said) == "box1 does not answer, it is stopped when it is back"
         assert bench.control.state.draining["inc-gone-1"].reason == "operator"
         await agent.register()
         await bench.later(1)
@@ -110,7 +113,7 @@ async def test_a43_force_is_an_order_to_the_agent_of_one_shard(bench: Bench) -> 
         agent = await running(bench, engine(), engine("alpha-2", port=18001, state="stopping"))
         body = {"force": True, "rank": 0}
         said = await bench.post("/api/v1/replicas/alpha-2/stop", body)
-        shard = {"shard": "alpha-2/0", "node": "box1", "pid": 4711, "connected": True}
+        shard = {"shard": "alpha-2/0", "node": "box1", "pid": 4711}
         assert said == {"forced": shard, "sent": True}
         assert forced(bench, agent) == [("alpha-2/0", "operator", True)]
         assert (await bench.post("/api/v1/replicas/alpha-2/stop", body))["sent"] is False
@@ -156,7 +159,8 @@ async def test_f55_nothing_is_sent_to_an_agent_that_is_too_old(bench: Bench) -> 
         await running(bench, protocol=0)
         body = {"force": True, "rank": 0}
         await bench.post("/api/v1/replicas/alpha-1/stop", body, status=409)
-        await bench.post("/api/v1/replicas/alpha-1/stop")
+        said = await bench.post("/api/v1/replicas/alpha-1/stop")
+        assert waits(said) == "the agent on box1 is too old to be told, upgrade it"
 
 
 @scenario
@@ -167,7 +171,8 @@ async def test_a46_while_settling_it_is_noted_and_done_afterwards(bench: Bench) 
     async with bench.running():
         await agent.register()
         assert bench.settling()
-        await bench.post("/api/v1/replicas/alpha-1/stop")
+        said = await bench.post("/api/v1/replicas/alpha-1/stop")
+        assert waits(said) == "it begins when settling is over"
         assert bench.orders(agent) == []
         await bench.passes(61, agent)
         assert DrainShard in {

@@ -73,7 +73,8 @@ def test_what_is_saved_comes_back_in_the_readers_seconds(tmp_path: Path) -> None
     assert memory.draining["inc-1"].since_s == pytest.approx(970.0, abs=5)
     assert memory.failures["alpha"][0].at_s == pytest.approx(990.0, abs=5)
     assert memory.failures["alpha"][0].gave_up
-    assert (memory.paused, memory.confirmed) == ("since noon", {"inc-1", "inc-2"})
+    assert memory.paused == "since noon"
+    assert memory.confirmed == frozenset({"inc-1", "inc-2"})
     assert store.sources() == {"c.yaml": "version: 1\n"} == read_sources(path)
     assert [e["why"] for e in store.events(10)] == ["min 1"]
     store.close()

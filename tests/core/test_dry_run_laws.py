@@ -9,7 +9,9 @@ says `keep` of what it has heard of twice.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 from hypothesis import given
@@ -105,35 +107,80 @@ def test_a52_any_order_of_registrations_comes_to_what_the_dry_run_said(world: Wo
         assert plan == said
 
 
-@st.composite
-def arrivals(draw: st.DrawFn, world: World) -> Timeline:
-    """All reports, in any order and more than once, with all that may happen besides and changes nothing."""
-    events: list[Event] = []
-    for report in draw(st.permutations(world.reports)):
-        events.append(NodeRegistered(report))
-        for what in draw(st.lists(st.integers(0, 5), max_size=3)):
-            events += _nothing_new(what, world, report)
-    return [(0.0, e) for e in events]
-
-
 def _nothing_new(what: int, world: World, report: NodeReport) -> list[Event]:
-    backwards = replace(report, shards=report.shards[::-1])
     match what:
         case 0:
             return [NodeRegistered(report)]
         case 1:
+            backwards = replace(report, shards=report.shards[::-1])
             return [SessionLost(report.node), NodeRegistered(backwards)]
         case 2:
             return [ShardsChanged(report.node, shards=report.shards)]
-        case 3:
-            return [CatalogLoaded(world.catalog)]
         case _:
-            return [Tick()]
+            return [CatalogLoaded(world.catalog)]
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, world: World) -> list[Event]:
+    """All reports in any order, some of them again, and what else may happen that is nothing new."""
+    events: list[Event] = []
+    for report in draw(st.permutations(world.reports)):
+        events.append(NodeRegistered(report))
+        for what in draw(st.lists(st.integers(0, 3), max_size=3)):
+            events += _nothing_new(what, world, report)
+    return events
 
 
 @given(worlds(silent=False), st.data())
-def test_a52_repeats_ticks_and_a_reload_of_the_same_catalog_change_nothing(
+def test_a52_repeats_and_a_reload_of_the_same_catalog_change_nothing(
     world: World, data: st.DataObject
 ) -> None:
-    plan = Control(world).run(data.draw(arrivals(world)))
+    plan = Control(world).run([(0.0, e) for e in data.draw(arrivals(world))])
     assert alike(plan) == alike(dry_run(world))
+
+
+@given(worlds(under_way=False), st.data())
+def test_a52_a55_with_nodes_that_do_not_answer_it_is_what_the_end_of_settling_brings(
+    world: World, data: st.DataObject
+) -> None:
+    """Also of a lost inventory. Nothing is under way here: a drain or a back-off goes on while control waits."""
+    events = data.draw(arrivals(world))
+    pause_s = data.draw(st.floats(0.0, SETTLE_S / (len(events) + 1)))
+    plan = Control(world).run(
+        [*((n * pause_s, e) for n, e in enumerate(events)), (SETTLE_S, Tick())]
+    )
+    said = dry_run(world)
+    assert alike(plan) == alike(said)
+    answered = {r.node for r in world.reports}
+    silent = {r.node for r, _ in world.memory.nodes} - answered
+    assert {n.node for n in said.nodes if not n.answered} == silent
+    assert document(said)["complete"] == (not silent)
+    for v in said.verdicts:
+        assert (v.reason == "node_silent") == (v.shard.node in silent)
+
+
+@given(worlds(), st.randoms(use_true_random=False))
+def test_a56_the_document_and_its_digest_are_the_same_to_the_byte_in_any_order(
+    world: World, random: Random
+) -> None:
+    def shuffled(report: NodeReport) -> NodeReport:
+        return replace(report, shards=tuple(random.sample(report.shards, len(report.shards))))
+
+    memory, models = world.memory, world.catalog.models
+    mixed = World(
+        replace(world.catalog, models=dict(random.sample(list(models.items()), len(models)))),
+        replace(memory, nodes=tuple(random.sample(memory.nodes, len(memory.nodes)))),
+        tuple(shuffled(r) for r in random.sample(world.reports, len(world.reports))),
+    )
+    assert json.dumps(document(dry_run(mixed))) == json.dumps(document(dry_run(world)))
+
+
+@given(worlds())
+def test_a56_a57_digest_and_exit_code_say_whether_anything_would_be_done(world: World) -> None:
+    """What only waits or is held is no difference; an incomplete plan is neither yes nor no."""
+    shown = document(dry_run(world))
+    quiet = {"adopt", "join", "keep", "hold", "terminal", "wait"}
+    changes = [s for s in shown["shards"] if s["verdict"] not in quiet]
+    changes += [a for a in shown["actions"] if a["action"] not in quiet]
+    assert (shown["digest"] == document(Plan())["digest"]) == (not changes)
+    assert shown["exit_code"] == (int(bool(changes)) if shown["complete"] else 3)

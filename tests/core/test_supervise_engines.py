@@ -79,6 +79,7 @@ def test_a_start_that_never_comes_up_is_stopped_and_counts() -> None:
     assert b.state.records[KEY].watch.progress == 0.5
     b.tick(11.0)
     assert b.one(Signal).name == "TERM"
+    assert b.record.watch.progress is None
     assert b.record.state == "pending"
     assert "not ready after 60 s without progress; last probe: loading" in str(b.record.error)
     b.gone(0)

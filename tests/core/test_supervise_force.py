@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from llmgw.core.supervise import durable
 from llmgw.core.types.messages import Resources
-from llmgw.core.types.node import DeleteRecord, Identify, Look, Measure, Signal, Spawn, Watch
+from llmgw.core.types.node import (
+    DeleteRecord,
+    Identify,
+    Look,
+    Measure,
+    MemorySeen,
+    Signal,
+    Spawn,
+    TreeSeen,
+    Watch,
+)
 from tests.core.agent_bench import FACTS, GIB, KEY, Bench, on_gpu, start
 
 ALL = Resources(gpu_memory_bytes=20 * GIB, host_memory_bytes=60 * GIB, cpu_cores=12, power_w=700)
@@ -84,6 +94,29 @@ def test_a_listed_pid_of_its_tree_keeps_the_memory_held() -> None:
         b.memory(GIB).memory(GIB)
         assert b.record.state == "stopping"
         assert b.memory(GIB).record.state == "stopped"
+
+
+def test_every_attempt_has_a_term_of_its_own() -> None:
+    """The last one's KILL is not this one's: it may serve, and its streams are to end well."""
+    b = Bench().ready().exited(-11).tree(4712)
+    assert [e.name for e in b.of(Signal)] == ["KILL"]
+    assert b.due() == pytest.approx(0.05)  # it is mostly gone at once
+    b.tree().spawned(pid=4713).tick(0.1).probe().stop()
+    assert [e.name for e in b.of(Signal)] == ["TERM"]
+
+
+def test_late_looks_say_nothing_about_this_end() -> None:
+    """F65: an empty tree of the attempt before is not this one's; a minute of nobody measuring begins once."""
+    b = Bench().ready().gone(1).spawned(pid=4712).tick(0.1).probe().stop()
+    assert b(TreeSeen(key=KEY, attempt=1)).record.state == "stopping"
+    assert not b.record.watch.gone
+    b = holder().exited(1).tree().memory(0).memory(0).memory(0).memory(0)
+    b.spawned(pid=4712).stop().exited(0).tree()
+    for _ in range(5):
+        assert b(MemorySeen(key=KEY, attempt=1, used_bytes=0)).record.state == "stopping"
+    b = holder().stop().exited(0).tree().memory(None, after_s=30.0)
+    assert b.tree(4711).record.watch.gone
+    assert b.tree().memory(None, after_s=31.0).record.state == "stopped"
 
 
 # ---------------------------------------------------------------- what cannot be ended

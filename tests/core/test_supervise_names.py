@@ -125,6 +125,8 @@ def test_what_is_taken_for_a_name_is_one_path_element(shard: str, incarnation: s
 
 UNSOUND: list[tuple[dict[str, Any], str]] = [
     ({"command": ()}, "without a command"),
+    ({"attempt": 0}, "attempt 0"),
+    ({"attempt": 100_000}, "attempt 100000"),
     ({"port": 0}, "ports [0]"),
     ({"port": -1}, "ports [-1]"),
     ({"ports": {"group": 70000}}, "ports [18001, 70000]"),

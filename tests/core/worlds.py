@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import asdict, replace
+from typing_extensions import override
 
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.catalog import Catalog
@@ -38,6 +39,7 @@ class World(Struct, frozen=True):
     memory: Memory
     reports: tuple[NodeReport, ...]
 
+    @override
     def __repr__(self) -> str:
         """What differs, on a screen: a counter-example of whole values fills ten."""
         models = [

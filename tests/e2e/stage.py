@@ -1,47 +1,33 @@
-"""A fleet that a test lets die at named points of its own code, and the one tour that passes through all of them.
+"""A fleet whose parts die at named points of their own code, and one tour of it that passes through all of them.
 
-Answers for: a part that died where it was told to is started again, and nothing else may end; after each step the
-truth is looked up. It may not know which points there are.
+Answers for: who died where it was told to is started again, and nothing else may end; after each step the truth is
+looked up, and so many engines were started as the step needs and no more. It may not know which points there are.
 """
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
 import yaml
 from typing_extensions import override
 
-from scripts.fleet import Fleet, wait_for
+from llmgw.control.store import read_memory
+from scripts.fleet import Fleet
 from tests.e2e import truth
 from tests.e2e.conftest import fake, model
+from tests.e2e.nursery import Nursery
 from tests.e2e.truth import Engine, Json
 
 #: Always on and never touched: whatever happens, this very process stays.
 STEADY = "alpha"
-#: On demand, with the one GPU; killed once, drained and stopped by a catalog edit, woken by a request.
+#: On demand, with the one GPU; a catalog edit drains and stops it, a request wakes it.
 ASLEEP = "beta"
-#: Always on, on the CPU, deaf to TERM; a catalog edit rolls it.
+#: Always on, on the CPU, deaf to TERM; killed once, and rolled by a catalog edit.
 DEAF = "gamma"
-SOON_S = 20.0
-
-
-def catalog(starts: Path, edition: int, *, gpu: bool) -> Json:
-    """An edition differs from the one before in how all but the steady model are started."""
-
-    def one(name: str, least: int, *flags: str, **more: object) -> Json:
-        said = "$$LLMGW_SHARD $$LLMGW_INCARNATION $$LLMGW_ATTEMPT"
-        script = f'echo {said} >> {starts}; exec "$$0" "$$@"'
-        return model(["sh", "-c", script, *fake("--alias", name, *flags)], least=least, **more)
-
-    edited = ("--exit-code", str(edition))
-
-    asleep = one(ASLEEP, 0, *edited, **({"gpus": 1} if gpu else {}))
-    asleep["scaling"]["idle_timeout"] = "never"
-    return {STEADY: one(STEADY, 1), ASLEEP: asleep, DEAF: one(DEAF, 1, *edited, "--ignore-term")}
-
-
+SOON_S, TICK_S = 60.0, 0.15
 #: Short, through settings that everybody has. A drain that nobody asked for otherwise takes a minute after a start of
 #: control: a gateway that it has not heard may still be serving.
 DEFAULTS = {
@@ -51,41 +37,63 @@ DEFAULTS = {
 }
 
 
+def catalog(starts: Path, edition: int) -> Json:
+    """An edition differs from the one before in how all but the steady model are started; each start leaves a line."""
+
+    def one(name: str, least: int, *flags: str, **more: object) -> Json:
+        said = "$$LLMGW_SHARD $$LLMGW_INCARNATION $$LLMGW_ATTEMPT"
+        script = f'echo {said} >> {starts}; exec "$$0" "$$@"'
+        return model(["sh", "-c", script, *fake("--alias", name, *flags)], least=least, **more)
+
+    edited = ("--exit-code", str(edition))
+    asleep = one(ASLEEP, 0, *edited, gpus=1)
+    asleep["scaling"]["idle_timeout"] = "never"
+    deaf = one(DEAF, 1, *edited, "--ignore-term")
+    models = {STEADY: one(STEADY, 1), ASLEEP: asleep, DEAF: deaf}
+    return {"version": 1, "defaults": DEFAULTS, "models": models}
+
+
 class Stage(Fleet):
-    def __init__(self, folder: Path, nvml: Path | None = None) -> None:
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
         folder.mkdir()
-        self.starts = folder / "starts"
-        self.nvml = nvml
-        self.edition = 0
         super().__init__(folder, folder / "catalog.yaml", settle_timeout="30s")
-        if nvml is not None:
-            self.more["agent"] = ["--gpus", "auto"]
-        self.edit()
-        #: where each part is to die: in the next life, in the one after that, …
+        self.nursery = nursery
+        self.more["agent"] = ["--gpus", "auto"]
+        #: where each part is to die: in its next life, in the one after that, …
         self.points: dict[str, list[str]] = {}
-        self.deaths: list[tuple[str, str]] = []
-        self.counted = 0
+        self.deaths: list[str] = []
+        #: files of the journal that are kept for people; such a fleet is not as it was found
+        self.kept: tuple[str, ...] = ()
+        #: what ran before a step that replaces it
+        self.other: Mapping[str, Engine] = {}
         self.steady: tuple[int, int] | None = None
+        self.edition = 0
+        self.edit()
+        self._starts = 0
         self._point = ""
         self._now: dict[str, str] = {}
+        self._from: dict[str, int] = {}
 
     # ------------------------------------------------ parts that die
 
     @property
     @override
     def env(self) -> dict[str, str]:
-        env = super().env
-        if self.nvml is not None:
-            env |= {"LD_LIBRARY_PATH": str(self.nvml), "FAKE_NVML_GPUS": "1"}
-        return env | ({"LLMGW_CRASH_AT": self._point} if self._point else {})
+        return (
+            super().env
+            | {"FAKE_NVML_GPUS": "1"}
+            | ({"LLMGW_CRASH_AT": self._point} if self._point else {})
+        )
 
     @override
     def start(self, *parts: str) -> None:
         for part in parts:
-            self._point = self._now[part] = next(iter(self.points.get(part, ())), "")
-            if self._point:
-                self.points[part].pop(0)
-            super().start(part)
+            left = self.points.get(part)
+            self._point = self._now[part] = left.pop(0) if left else ""
+            log = self.log(part)
+            self._from[part] = log.stat().st_size if log.exists() else 0
+            child = self.nursery.start(self.words(part), self.env, log)
+            self.processes[part] = child  # type: ignore[assignment]
             self._point = ""
 
     @override
@@ -94,50 +102,70 @@ class Stage(Fleet):
         for part, process in tuple(self.processes.items()):
             if process.poll() is None:
                 continue
-            point = self._now[part].partition(":")[0]
-            said = self.log(part).read_text(errors="replace").splitlines()
-            if not point or process.returncode != -signal.SIGKILL or f"crash point {point}" not in said:
-                tail = "\n".join(said[-20:])
-                msg = f"{part} ended with {process.returncode}, told to die at {point!r}: {tail}"
+            point = self._now[part]
+            said = self.log(part).read_bytes()[self._from[part] :].decode(errors="replace")
+            mark = f"crash point {point.partition(':')[0]}"
+            if process.returncode != -signal.SIGKILL or mark not in said.splitlines()[-1:]:
+                msg = f"{part} ended with {process.returncode}, to die at {point!r}: {said[-2000:]}"
                 raise RuntimeError(msg)
-            assert said.count(f"crash point {point}") >= 1
-            self.deaths.append((part, self._now[part]))
-            self.undoubled()
+            self.deaths.append(f"{part} {point}")
+            assert not (wrong := truth.doubled(truth.engines(self))), wrong
+            if part == "control":
+                self.read_only()
             self.start(part)
+
+    def read_only(self) -> None:
+        """A53: what an offline dry run reads of a file that a dead control left, it leaves as it is: a journal too."""
+        folder = self.inventory.parent
+        before = {p.name: p.read_bytes() for p in folder.glob("inventory.db*")}
+        read_memory(self.inventory)
+        assert before == {p.name: p.read_bytes() for p in folder.glob("inventory.db*")}
 
     @property
     def armed(self) -> list[str]:
         """Points that nobody has come to yet."""
-        alive = [point for part, point in self._now.items() if point and part in self.processes]
-        return [*alive, *(p for points in self.points.values() for p in points)]
+        now = [point for part, point in self._now.items() if point and part in self.processes]
+        return [*now, *(p for points in self.points.values() for p in points)]
+
+    @override
+    def back(self, part: str, old: object, timeout_s: float = SOON_S) -> None:
+        self.until(lambda: self.life(part) not in (None, old), f"a new {part}")
+        self.surveyed()
+
+    def surveyed(self) -> None:
+        """Every agent has registered anew, as an operator asked."""
+        self.until(lambda: (self.survey() or {}).get("complete"), "a complete survey")
 
     def until(self, look: Callable[[], object], what: str) -> None:
-        def alive() -> bool:
+        """`Fleet`'s waiting, with parts that may die meanwhile."""
+        give_up = time.monotonic() + SOON_S
+        self.check_alive()
+        while not look():
+            if time.monotonic() > give_up:
+                msg = f"{what}: not within {SOON_S:g} s; died at {self.deaths}"
+                raise TimeoutError(msg)
+            time.sleep(TICK_S)
             self.check_alive()
-            return bool(look())
-
-        wait_for(alive, what, SOON_S)
 
     # ------------------------------------------------ what must be true
 
-    def undoubled(self) -> None:
-        assert not (said := truth.doubled(truth.engines(self))), said
-
-    def rest(self, *wanted: str, other_than: Mapping[str, Engine] = {}) -> dict[str, Engine]:
-        """Until nothing is under way any more and every account agrees with /proc."""
+    def rest(self, *wanted: str) -> dict[str, Engine]:
+        """Until nothing is under way any more and every account agrees with /proc; meanwhile nothing is held twice."""
         wrong: list[str] = []
 
         def well() -> bool:
-            self.undoubled()
-            running = {e.model: e for e in truth.engines(self)}
-            old = [m for m in (DEAF, ASLEEP) if m in other_than and running.get(m) == other_than[m]]
-            wrong[:] = old or truth.wrong(self, set(wanted))
+            running = truth.engines(self)
+            assert not (doubled := truth.doubled(running)), doubled
+            wrong[:] = truth.wrong(self, running, wanted, self.kept)
+            if self.other.get(DEAF) in running:
+                wrong.append(f"the {DEAF} of before still runs")
+                self.go_on()
             return not wrong
 
         try:
             self.until(well, f"{', '.join(wanted)} at rest")
         except TimeoutError as e:
-            msg = f"{e}; died at {self.deaths}: {wrong}"
+            msg = f"{e}: {wrong}"
             raise AssertionError(msg) from None
         found = {e.model: e for e in truth.engines(self)}
         self.steady = self.steady or found[STEADY].life
@@ -145,19 +173,22 @@ class Stage(Fleet):
         return found
 
     def started(self, count: int) -> None:
-        """So many engine processes more were started than before, none twice under one attempt (law 1 of supervise)."""
+        """So many engine processes more than before were started, none twice under one attempt."""
         lines = self.starts.read_text().splitlines()
         assert len(set(lines)) == len(lines), f"an attempt was started twice: {lines}"
-        new = lines[self.counted :]
-        self.counted = len(lines)
+        new = lines[self._starts :]
+        self._starts = len(lines)
         assert len(new) == count, f"wanted {count} engine starts, there were {new}; {self.deaths}"
+
+    @property
+    def starts(self) -> Path:
+        return self.folder / "starts"
 
     # ------------------------------------------------ steps
 
     def edit(self) -> None:
         self.edition += 1
-        models = catalog(self.starts, self.edition, gpu=self.nvml is not None)
-        document = {"version": 1, "defaults": DEFAULTS, "models": models}
+        document = catalog(self.starts, self.edition)
         self.catalog.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def wake(self) -> None:
@@ -180,41 +211,66 @@ class Stage(Fleet):
         assert isinstance(said, httpx.Response), said
         assert said.status_code == httpx.codes.OK, said.text
 
-    def begin(self, parts: Iterable[str] = ("control", "agent")) -> None:
+    def begin(self) -> None:
         """From nothing to everything running."""
-        self.start(*parts)
+        self.start("control", "agent")
         self.rest(STEADY, DEAF)
         self.wake()
-        self.rest(STEADY, ASLEEP, DEAF)
+        self.whole()
         self.started(3)
 
+    def whole(self) -> dict[str, Engine]:
+        return self.rest(STEADY, ASLEEP, DEAF)
+
     def tour(self) -> None:
-        """An engine's death, a drain and a stop after an edit, a start and a wake: back to where it began."""
-        before = self.rest(STEADY, ASLEEP, DEAF)
-        self.kill_pid(before[ASLEEP].pid)
-        self.until(lambda: self.life_of(ASLEEP) not in (None, before[ASLEEP].life), "a new engine")
-        after = self.rest(STEADY, ASLEEP, DEAF)
-        assert after[DEAF] == before[DEAF]
+        """A survey, an engine's death, a catalog edit that rolls one model and stops another, a wake: as it was."""
+        self.surveyed()
+        before = self.other = self.whole()
+        self.kill_pid(before[DEAF].pid)
+        after = self.other = self.whole()
+        assert after[ASLEEP] == before[ASLEEP]
         self.started(1)
         self.edit()
         self.processes["control"].send_signal(signal.SIGHUP)
-        self.rest(STEADY, DEAF, other_than=before)
+        self.rest(STEADY, DEAF)
         self.started(1)
+        self.other = {}
         self.wake()
-        now = self.rest(STEADY, ASLEEP, DEAF)
+        self.whole()
         self.started(1)
-        assert now[DEAF].incarnation != before[DEAF].incarnation
-
-    def life_of(self, name: str) -> tuple[int, int] | None:
-        return next((e.life for e in truth.engines(self) if e.model == name), None)
 
     def restart(self, *parts: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Killed from outside and started as they are told to; what ran before runs on."""
-        before = self.rest(STEADY, ASLEEP, DEAF)
+        """Killed from outside and started as they are told to; what ran before runs on, in the same processes."""
+        before = self.whole()
+        lives = {part: self.life(part) for part in parts}
         for part in parts:
             self.kill(part)
         meanwhile()
         self.start(*parts)
-        after = self.rest(STEADY, ASLEEP, DEAF)
+        for part, old in lives.items():
+            self.back(part, old)
+        after = self.whole()
         assert after == before, f"engines were restarted: {before} {after} {self.deaths}"
         self.started(0)
+
+    # ------------------------------------------------ the operator
+
+    def go_on(self) -> None:
+        """A roll whose new engine never came to be is halted until somebody clears the model (A66).
+
+        Also where it was the agent that died, between journal and exec (F44), and no engine that failed.
+        """
+        url = f"{self.urls['control']}/api/v1/plan"
+        try:
+            actions = self.http.get(url).raise_for_status().json()["actions"]
+        except httpx.HTTPError:
+            return
+        if any("halted" in a["why"] and "the agent died" in a["why"] for a in actions):
+            assert any("Spawn" in d or "WriteRecord" in d for d in self.deaths), actions
+            self.clear()
+
+    def clear(self) -> None:
+        """What one cell made of the failure counts is nothing to the next."""
+        for name in (ASLEEP, DEAF):
+            url = f"{self.urls['control']}/api/v1/replicas/{name}/clear"
+            self.http.post(url, json={}).raise_for_status()

@@ -32,8 +32,20 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Fleet(folder, catalog)
     made.start("control", "agent")
     made.ready("alpha")
+    settled_down(made)
     yield made
     made.close()
+
+
+def settled_down(fleet: Fleet) -> None:
+    """Until nothing has changed for a while: what a start leads to is written down by itself."""
+    last, since = snapshot(fleet.folder), time.monotonic()
+    give_up = since + 60
+    while time.monotonic() - since < 2.5:
+        assert time.monotonic() < give_up, "the folders of a fleet that rests go on changing"
+        time.sleep(0.1)
+        if (now := snapshot(fleet.folder)) != last:
+            last, since = now, time.monotonic()
 
 
 def look(fleet: Fleet, tmp_path: Path, *words: object) -> Traced:
@@ -101,7 +113,6 @@ def test_a53_a54_report_files_are_read_and_nobody_is_asked(fleet: Fleet, tmp_pat
 
 def test_a53_what_control_and_agent_answer_is_read_without_a_write(fleet: Fleet) -> None:
     """`GET plan` and `POST plan` of a running control, `GET /v1/inventory` of an agent, status and events of both."""
-    _settled_down(fleet)
     before = snapshot(fleet.folder)
     content = fleet.inventory.read_bytes()
     control, agent = fleet.urls["control"], fleet.urls["agent"]
@@ -114,17 +125,6 @@ def test_a53_what_control_and_agent_answer_is_read_without_a_write(fleet: Fleet)
         assert fleet.http.get(f"{agent}/v1/{path}").status_code == 200, path
     assert snapshot(fleet.folder) == before
     assert fleet.inventory.read_bytes() == content
-
-
-def _settled_down(fleet: Fleet) -> None:
-    """Until nothing has changed for a while: what a start leads to is written down by itself."""
-    last, since = snapshot(fleet.folder), time.monotonic()
-    give_up = since + 60
-    while time.monotonic() - since < 2.5:
-        assert time.monotonic() < give_up, "the folders of a fleet that rests go on changing"
-        time.sleep(0.1)
-        if (now := snapshot(fleet.folder)) != last:
-            last, since = now, time.monotonic()
 
 
 def test_a53_a54_with_control_away_its_agents_are_asked(fleet: Fleet, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ not believe any part of llmgw about a process, nor change anything.
 
 import contextlib
 import json
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ class Engine(NamedTuple):
     ticks: int
     shard: str
     incarnation: str
-    attempt: str
     model: str
     port: int
     gpus: str
@@ -42,26 +42,32 @@ class Engine(NamedTuple):
 def engines(fleet: Fleet) -> list[Engine]:
     """By their environment; an engine is known by it whoever has forgotten of it."""
     found = []
-    for pid, env in _environments():
-        port = env.get("LLMGW_PORT", "")
-        ticks = start_ticks(pid)
-        ours = port.isdecimal() and fleet.ports[0] <= int(port) <= fleet.ports[1]
-        if ours and ticks:
-            words = (env.get(f"LLMGW_{k}", "") for k in ("SHARD", "INCARNATION", "ATTEMPT", "MODEL"))
+    for pid, env in _marked():
+        port, ticks = env.get("LLMGW_PORT", ""), start_ticks(pid)
+        if ticks and port.isdecimal() and fleet.ports[0] <= int(port) <= fleet.ports[1]:
             found.append(
-                Engine(pid, ticks, *words, int(port), env.get("CUDA_VISIBLE_DEVICES", ""))  # type: ignore[call-arg]
+                Engine(
+                    pid=pid,
+                    ticks=ticks,
+                    shard=env.get("LLMGW_SHARD", ""),
+                    incarnation=env.get("LLMGW_INCARNATION", ""),
+                    model=env.get("LLMGW_MODEL", ""),
+                    port=int(port),
+                    gpus=env.get("CUDA_VISIBLE_DEVICES", ""),
+                )
             )
     return found
 
 
-def _environments() -> Iterator[tuple[int, dict[str, str]]]:
-    for folder in PROC.iterdir():
-        if folder.name.isdecimal():
-            with contextlib.suppress(OSError):
-                raw = (folder / "environ").read_bytes()
+def _marked() -> Iterator[tuple[int, dict[str, str]]]:
+    """Every process, many times a second: without pathlib, which is most of the cost."""
+    for name in os.listdir(PROC):  # noqa: PTH208
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", 0) as file:  # noqa: PTH123
+                raw = file.read()
                 if b"LLMGW_PORT=" in raw:
                     pairs = raw.decode(errors="replace").split("\0")
-                    yield int(folder.name), dict(p.partition("=")[::2] for p in pairs)
+                    yield int(name), dict(p.partition("=")[::2] for p in pairs)
 
 
 def doubled(running: list[Engine]) -> list[str]:
@@ -72,19 +78,23 @@ def doubled(running: list[Engine]) -> list[str]:
         ("port", [str(e.port) for e in running]),
         ("GPU", [e.gpus for e in running if e.gpus]),
     ):
-        said += [f"{what} {x} is held {n} times: {running}" for x, n in Counter(held).items() if n > 1]
+        said += [
+            f"{what} {x} is held {n} times: {running}" for x, n in Counter(held).items() if n > 1
+        ]
     return said
 
 
-def wrong(fleet: Fleet, wanted: set[str]) -> list[str]:
+def wrong(
+    fleet: Fleet, running: list[Engine], wanted: Iterable[str], kept: tuple[str, ...] = ()
+) -> list[str]:
     """Everything that is not as it must be when exactly these models run, each once, and nothing is under way."""
-    running = engines(fleet)
-    if sorted(e.model for e in running) != sorted(wanted) or doubled(running):
+    if sorted(e.model for e in running) != sorted(wanted):
         return [f"wanted {sorted(wanted)}, there run {running}"]
     lives = {(e.shard, e.incarnation): e.life for e in running}
     return [
         *_listeners(running),
-        *_journal(fleet, lives),
+        *_descriptors(fleet, running),
+        *_journal(fleet, lives, kept),
         *_status(fleet, running),
         *_inventory(fleet, running),
         *_gateway(fleet),
@@ -93,11 +103,29 @@ def wrong(fleet: Fleet, wanted: set[str]) -> list[str]:
 
 def _listeners(running: list[Engine]) -> Iterator[str]:
     """Each port is listened on by the one process that it was given to."""
-    owners = {line[9]: int(line[1].rpartition(":")[2], 16) for line in _sockets() if line[3] == "0A"}
+    owners = {
+        line[9]: int(line[1].rpartition(":")[2], 16) for line in _sockets() if line[3] == "0A"
+    }
     for e in running:
         mine = {owners[i] for i in _inodes(e.pid) if i in owners}
         if mine != {e.port}:
             yield f"pid {e.pid} was given port {e.port} and listens on {mine}"
+
+
+def _descriptors(fleet: Fleet, running: list[Engine]) -> Iterator[str]:
+    """An engine leads a session (F48) and writes to a file: a pipe would end it with its agent (F49)."""
+    for e in running:
+        logs = str(fleet.folder.resolve() / "agent" / "logs" / f"{e.shard}.log")
+        there = [_link(f"/proc/{e.pid}/fd/{n}") for n in (0, 1, 2)]
+        if there != [os.devnull, logs, logs] or os.getsid(e.pid) != e.pid:
+            yield f"pid {e.pid} of {e.shard} has {there} and session {os.getsid(e.pid)}"
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError as e:
+        return str(e)
 
 
 def _sockets() -> Iterator[list[str]]:
@@ -113,10 +141,14 @@ def _inodes(pid: int) -> Iterator[str]:
                 yield str(link.readlink()).removeprefix("socket:[").removesuffix("]")
 
 
-def _journal(fleet: Fleet, lives: Mapping[tuple[str, str], tuple[int, int]]) -> Iterator[str]:
+def _journal(
+    fleet: Fleet, lives: Mapping[tuple[str, str], tuple[int, int]], kept: tuple[str, ...]
+) -> Iterator[str]:
     """One whole record for each engine that runs, about this very process; and nothing else (F42-F44)."""
     records = {}
     for path in sorted((fleet.folder / "agent" / "records").iterdir()):
+        if path.suffix in kept:
+            continue
         try:
             record = json.loads(path.read_text()) if path.suffix == ".json" else {}
         except (OSError, ValueError) as e:
@@ -142,13 +174,18 @@ def _status(fleet: Fleet, running: list[Engine]) -> Iterator[str]:
     if status["settling"] or status["stops_pending"]:
         yield f"settling {status['settling']}, stops pending {status['stops_pending']}"
     shown = [
-        (s["pid"], s["shard"], s["port"]) for r in status["replicas"] for s in r["shards"] if s["pid"]
+        (s["pid"], s["shard"], s["port"])
+        for r in status["replicas"]
+        for s in r["shards"]
+        if s["pid"]
     ]
     states = {r["state"] for r in status["replicas"]}
     if states - {"ready"} or sorted(shown) != sorted((e.pid, e.shard, e.port) for e in running):
         yield f"status shows {states} {shown}, there run {running}"
     try:
-        plan: Json = fleet.http.get(f"{fleet.urls['control']}/api/v1/plan").raise_for_status().json()
+        plan: Json = (
+            fleet.http.get(f"{fleet.urls['control']}/api/v1/plan").raise_for_status().json()
+        )
     except httpx.HTTPError as e:
         yield f"no plan: {e!r}"
         return
@@ -175,7 +212,9 @@ def _inventory(fleet: Fleet, running: list[Engine]) -> Iterator[str]:
         yield f"the inventory has {kept}, there run {running}"
     if memory.draining:
         yield f"the inventory has drains of what is gone: {memory.draining}"
-    yield from (f"{p.name} is left beside the inventory" for p in fleet.inventory.parent.glob("*.new*"))
+    yield from (
+        f"{p.name} is left beside the inventory" for p in fleet.inventory.parent.glob("*.new*")
+    )
 
 
 def _gateway(fleet: Fleet) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """One node's agent: the real `supervise`, its effects performed on a `Host`, its journal, and its talk with controls.
 
-It decides nothing. Killed or stopped at any boundary of an effect, it loses its memory or goes on later; its journal stays.
+It decides nothing. At any boundary of an effect it may be killed, and keeps its journal, or stopped, and goes on later.
 """
 
 from __future__ import annotations

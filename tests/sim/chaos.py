@@ -1,8 +1,8 @@
-"""What goes wrong in a seed's history: it writes a script while it goes, of faults with their times, then calm and rest.
+"""What goes wrong in a seed's history: it writes a script while it goes, faults with their times, then calm and rest.
 
 Each seed allows a random part of the kinds (a history full of everything hides what two kinds do together). What people
-do belongs to it: catalog edits, requests, restarts, the operator's verbs. Every line is carried out as a script's is, so
-what failed can be replayed, made smaller and kept (`shrink.py`).
+do belongs to it: catalog edits, requests, restarts, the operator's verbs. Every line is carried out as a script's is,
+so what failed can be replayed, made smaller and kept (`shrink.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,23 @@ class Chaos:
             *(self.record_torn, self.journal_lost, self.agent_full, self.older, self.double),
             *(self.engine_dies, self.leader_dies, self.hang, self.habits, self.pid_reused),
             *(self.stranger_port, self.stranger_gpu, self.reboot, self.proc_blind, self.nvml_blind),
-            *(self.partition, self.one_way, self.weather, self.gateway_silent, self.gateway_dies),
-            *(self.edit, self.ask, self.ask, self.ask, self.operate, self.operate),
+            *(
+                self.partition,
+                self.everybody_cut,
+                self.one_way,
+                self.weather,
+                self.gateway_silent,
+                self.gateway_dies,
+            ),
+            *(
+                self.edit,
+                self.broken_catalog,
+                self.ask,
+                self.ask,
+                self.ask,
+                self.operate,
+                self.operate,
+            ),
         )
 
     # ------------------------------------------------------------ the history
@@ -244,6 +259,11 @@ class Chaos:
     def partition(self) -> str:
         return f"cut {self._host().name} {self.rng.choice(self.sim.urls)} {self._s(1, 60)}"
 
+    def everybody_cut(self) -> str:
+        """All nodes at once: it is us (F63)."""
+        url, for_s = self.rng.choice(self.sim.urls), self._s(5, 60)
+        return " ; ".join(f"cut {name} {url} {for_s}" for name in self.sim.hosts)
+
     def one_way(self) -> str:
         ends = [self._host().name, self.rng.choice(self.sim.urls)]
         self.rng.shuffle(ends)
@@ -269,13 +289,19 @@ class Chaos:
     def edit(self) -> str:
         return self.catalog.edit()
 
+    def broken_catalog(self) -> str:
+        return f"broken catalog {self._s(5, 40)}"
+
     def operate(self) -> str:
         """An operator who is not always careful."""
         leader = self.sim.leader
         if leader is None or leader.state is None:
             return ""
         engine, node = self._engine(), self._host().name
-        stop = f"llmgw stop {engine.start.replica}" if engine is not None else ""
+        stop = ""
+        if engine is not None:
+            force = f"llmgw force {engine.start.shard}"
+            stop = force if engine.signals else f"llmgw stop {engine.start.replica}"
         verb = self.rng.choice(("pause", "resume", "resume", "confirm", "confirm", "clear"))
         require = f"kill {leader.url} require=the-plan-was-another {self._s(2, 10)}"
         verbs = (f"llmgw {verb}", f"llmgw {verb}", stop, f"llmgw forget {node}", require)

@@ -1,6 +1,6 @@
 """A line of a script becomes what it says. An acting word has a second to take effect, unless the line gives its time.
 
-`at SECONDS WORD … ; WORD …`: exactly then, both at once; without a word time just passes until then.
+`WORD … ; WORD …`: both at once. `at SECONDS WORD …`: exactly then; without a word time just passes until then.
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ class Commands:
             self.sim.clock.run_until(float(seconds))
             line = rest[0] if rest else ""
         said: list[str] = []
+        acted = False
         for part in filter(None, map(str.strip, line.split(";"))):
             word, *words = part.split()
             keys = dict(w.split("=", 1) for w in words if "=" in w)
             said += self._words[word]([w for w in words if "=" not in w], keys) or ()
-            if word in ACTS and not timed:
-                self.sim.run(A_MOMENT_S)
+            acted = acted or word in ACTS
+        if acted and not timed:
+            self.sim.run(A_MOMENT_S)
         return said
 
     def manual(self) -> Iterator[str]:

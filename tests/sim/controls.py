@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from llmgw.control.picture import (
+    Moment,
+    draining_of,
+    draining_rows,
+    failure_rows,
+    failures_of,
+)
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types import state as s
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import Demand, RouteTable
-from tests.sim.clock import Act
+from tests.sim.clock import BEGAN, Act
 from tests.sim.network import Answer, Unreachable
 from tests.sim.passes import Passes
 from tests.sim.process import Process
@@ -45,10 +52,11 @@ POINTS = (
 
 
 class Inventory(Struct, frozen=True):
-    """The file: what a new control starts from. `wall_s`: how far its writer's clock was off (F26)."""
+    """The file: what a new control starts from. `kept`: its writer's clocks (F26); `catalog`: the last good one (F11)."""
 
     memory: Memory = Memory()
-    wall_s: float = 0.0
+    kept: Moment = Moment(0.0, 0.0)
+    catalog: Catalog | None = None
 
 
 @dataclass
@@ -63,7 +71,6 @@ class Hearsay:
     settled: bool = False
     #: incarnations in its inventory, reported with what they run, or placed by itself
     incarnations: set[str] = field(default_factory=set)
-    gateways: set[str] = field(default_factory=set)
     #: what it has ordered to stop
     stopped: set[str] = field(default_factory=set)
     #: last byte by replica, as gateways have it; last time that somebody waited, by model
@@ -71,6 +78,10 @@ class Hearsay:
     waited_s: dict[str, float] = field(default_factory=dict)
     #: when a replica was first seen whole and ready, by incarnation
     up_s: dict[str, float] = field(default_factory=dict)
+
+
+def _failures(memory: Memory, kept: Moment) -> list[tuple[str, str, str]]:
+    return [(model, at, text) for model, _, at, text in failure_rows(memory.failures, kept)]
 
 
 class Control(Process):
@@ -120,9 +131,13 @@ class Control(Process):
             return
         yield "after-epoch"
         sim = self.sim
+        catalog = self.disk.catalog if sim.catalog_broken else sim.catalog
+        if catalog is None:
+            self.crash("no catalog can be read, and none is remembered", again_s=AGAIN_S)
+            return
         self.uuid = f"{self.url}.{self.life}"
         state = sim.core.started(
-            sim.catalog,
+            catalog,
             memory,
             now=sim.clock.now,
             settle_timeout_s=sim.settle_timeout_s,
@@ -174,7 +189,7 @@ class Control(Process):
 
     def keep(self, memory: Memory) -> bool:
         if not self.disk_full:
-            self.disk = Inventory(memory, self.wall_s)
+            self.disk = Inventory(memory, self._moment(), self.picture.catalog)
         return not self.disk_full
 
     def keep_epoch(self, epoch: int) -> bool:
@@ -184,19 +199,20 @@ class Control(Process):
         return not self.disk_full
 
     def remembered(self) -> Memory:
-        """Times come back by the clock on the wall, and never in the future (llmgw.control.picture)."""
-        memory, now = self.disk.memory, self.sim.clock.now
-        step_s = self.disk.wall_s - self.wall_s
-        if not step_s:
-            return memory
-        draining = {
-            i: replace(d, since_s=min(d.since_s + step_s, now)) for i, d in memory.draining.items()
-        }
-        failures = {
-            model: tuple(replace(f, at_s=min(f.at_s + step_s, now)) for f in kept)
-            for model, kept in memory.failures.items()
-        }
-        return replace(memory, draining=draining, failures=failures)
+        """Times are in the file by the clock on the wall, and come back by it."""
+        memory, kept, now = self.disk.memory, self.disk.kept, self._moment()
+        return replace(
+            memory,
+            draining=draining_of(draining_rows(memory.draining, kept), now, self._bad_row),
+            failures=failures_of(_failures(memory, kept), now, self._bad_row),
+        )
+
+    def _moment(self) -> Moment:
+        now = self.sim.clock.now
+        return Moment(now, BEGAN.timestamp() + now + self.wall_s)
+
+    def _bad_row(self, why: str) -> None:
+        self.sim.say(self.url, "inventory", why)
 
     # ------------------------------------------------------------ facts
 
@@ -237,9 +253,10 @@ class Control(Process):
         self.later(self.sim.tick_s, self._tick)
 
     def reload(self, catalog: Catalog) -> None:
+        """A file that cannot be read never takes the place of a good one (A58)."""
         if self.frozen:
             self.hold(lambda: self.reload(self.sim.catalog))
-        elif self.state is not None:
+        elif self.state is not None and not self.sim.catalog_broken:
             self.observe(s.CatalogLoaded(catalog))
 
     def demand(self, demand: Demand) -> RouteTable:
@@ -248,7 +265,6 @@ class Control(Process):
         now, heard = self.sim.clock.now, self.heard
         old = state.gateways.get(demand.gateway)
         self.table_seen = max(self.table_seen, demand.table)
-        heard.gateways.add(demand.gateway)
         for replica, age_s in demand.last_byte.items():
             heard.used_s[replica] = max(heard.used_s.get(replica, 0.0), now - age_s)
         heard.used_s |= dict.fromkeys(demand.in_flight, now)

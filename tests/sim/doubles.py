@@ -49,5 +49,8 @@ def knocks(sim: Simulation, agent: Agent, *, clone: bool) -> None:
 
     sim.judge.checks["two of one name are told apart"] += 1
     sim.net.call(
-        ("double", leader.url), lambda: leader.sessions.register(other, no_peer), let_in, lambda: None
+        ("double", leader.url),
+        lambda: leader.sessions.register(other, no_peer),
+        let_in,
+        lambda: None,
     )

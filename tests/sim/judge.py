@@ -15,7 +15,7 @@ from llmgw.core.types import messages as m
 from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
 from llmgw.core.types.routes import RouteReplica, RouteTable
-from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S
+from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Shard
 from tests.sim import restraint
 from tests.sim.orders import Order, why_start, why_stop
 from tests.sim.rest import findings
@@ -43,6 +43,8 @@ class Judge:
         self.sim = sim
         self.epochs: dict[str, int] = {}
         self.orders: dict[str, Order] = {}
+        #: when its end was first ordered, whatever became of that
+        self.begun_s: dict[str, float] = {}
         self.unneeded: dict[str, str] = {}
         #: the headline: healthy, claimed, wanted, and yet ended by our doing
         self.needless = 0
@@ -67,7 +69,11 @@ class Judge:
             self._obeys(agent, event, effects)
         for key, old in before.records.items():
             new = after.records.get(key)
-            if new is not old and not old.ended and (new is None or new.ended):
+            if new is old or old.ended or (new is not None and not new.ended):
+                continue
+            if new is not None and new.released:
+                agent.host.releases(key)
+            else:
                 self._freed(agent.host, key)
 
     def _obeys(self, agent: Agent, event: n.CommandReceived, effects: tuple[n.Effect, ...]) -> None:
@@ -80,7 +86,7 @@ class Judge:
         self.require(
             "no effect of a lower epoch",
             command.epoch >= seen,
-            f"{node} has seen epoch {seen} and obeys {command}",
+            f"{node} has seen epoch {seen} and obeys a {type(command).__name__} of epoch {command.epoch}",
         )
         self.epochs[node] = max(seen, command.epoch)
         if isinstance(command, m.Start):
@@ -244,10 +250,11 @@ class Judge:
         state, at_s = control.picture, self.sim.clock.now
         begun = state.draining.get(action.incarnation)
         if begun is not None:  # ordered, and judged, before a journal that knew of it was lost
-            at_s = begun.since_s
+            at_s = self.begun_s.get(action.incarnation, at_s)
         elif reason == "draining" and state.settled_s is not None:
             # Only a journal remembers it: it gets its whole time again, from when this control settled.
             at_s = state.settled_s
+        self.begun_s.setdefault(action.incarnation, at_s)
         self.orders[action.incarnation] = Order(
             reason=reason,
             why=action.why,
@@ -255,6 +262,15 @@ class Judge:
             drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
             needless="" if begun is not None else why_stop(control, action, reason),
         )
+
+    def asked(self, shard: Shard) -> None:
+        """An operator's order that takes no plan, and waits for nobody."""
+        if shard.incarnation not in self.orders:
+            now = self.sim.clock.now
+            why = f"an operator forces {shard.report.shard}"
+            self.orders[shard.incarnation] = Order(
+                reason="force", why=why, at_s=now, drain_timeout_s=0.0
+            )
 
     def control_pass(self, control: Control, found: Survey, plan: p.Plan) -> None:
         state = control.picture
@@ -344,4 +360,4 @@ class Judge:
 
 
 #: Ends that do not wait for streams: of what is short, and when an operator ends it all.
-CUTTING = frozenset({"short_after_window", "not_running", "ending"})
+CUTTING = frozenset({"short_after_window", "not_running", "ending", "force"})

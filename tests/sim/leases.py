@@ -1,4 +1,4 @@
-"""Who may command: a flock that the kernel frees, or a lease in a store that lapses by itself and may be away (F28-F31)."""
+"""Who may command: a flock that the kernel frees, or a lease in a store, which lapses and may be away (F28-F31)."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from llmgw.core.reconcile.observe import observe
 from llmgw.core.route import table
 from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
+from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import RouteReplica, RouteTable
-from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.state import (
     PLACED,
     DrainBegun,

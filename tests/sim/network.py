@@ -1,4 +1,4 @@
-"""Messages: lost, late, twice, in another order, or not at all. A call has one answer: the reply, or a failure after a time.
+"""Messages: lost, late, twice, in another order, or not at all. A call has one answer: the reply, or a failure in time.
 
 A failure says nothing: the request may have been handled (its reply was lost) or may yet be (a late repeat arrives).
 """

@@ -43,7 +43,8 @@ def shard(version: str, said: ShardReport) -> ShardReport:
             return replace(said, incarnation="")
         case "below-floor":
             return replace(said, fingerprint="", artefact="", resources=None, incarnation="")
-    return said
+        case _:
+            return said
 
 
 def start(version: str, known: Start, artefact: str) -> tuple[Start, str]:

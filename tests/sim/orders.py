@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def alive(control: Control, model: str) -> Iterator[Start]:
     """Every shard anywhere that somebody means to run for the model: from the agents' books, and from what is there.
 
     Not what control drains, nor what its agent told it is on its way out or has ended: a journal may be behind (a full
-    disk, then a kill), or lost. A group of which one rank is on its way out is over (A34).
+    disk, then a kill), or lost. A group of which one rank is on its way out, or gone, is over (A34).
     """
     picture = control.picture
     shards = (x for node in picture.nodes.values() for x in node.shards)
@@ -57,7 +58,10 @@ def alive(control: Control, model: str) -> Iterator[Start]:
             claims = claim(picture.catalog, start, agent.facts.node, artefact)
             if claims is not None and claims[0].name == model:
                 found.append(start)
-    yield from (start for start in found if not over & names(start))
+    ranks = Counter(start.incarnation for start in found)
+    for start in found:
+        if ranks[start.incarnation] >= start.world_size and not over & names(start):
+            yield start
 
 
 def _leaving(report: ShardReport) -> bool:
@@ -85,14 +89,14 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
 
 def _just_died(control: Control, model: Model) -> list[ShardReport]:
     """What ended so short a time ago that nobody can have told control: it still believes in it."""
-    now, died_s = control.sim.clock.now, control.sim.died_s
+    now, died_s, agents = control.sim.clock.now, control.sim.died_s, control.sim.agents
     return [
         x.report
-        for node in control.picture.nodes.values()
+        for name, node in control.picture.nodes.items()
         for x in node.shards
         if x.holds
         and x.report.model in (model.name, *model.aliases)
-        and now - died_s.get(x.incarnation, -TOLD_S) < TOLD_S
+        and now - max(died_s.get(x.incarnation, -TOLD_S), agents[name].awake_s) < TOLD_S
     ]
 
 
@@ -201,7 +205,10 @@ def _short(control: Control, engine: Engine) -> str:
 def _broken(control: Control, engine: Engine) -> str:
     """A group, and one of its ranks has ended (A34): asked of the truth, whatever was told of it."""
     ranks = {
-        e.start.rank for h in control.sim.hosts.values() for e in h.live() if e.key[1] == engine.key[1] and e.leader
+        e.start.rank
+        for h in control.sim.hosts.values()
+        for e in h.live()
+        if e.key[1] == engine.key[1] and e.leader
     }
     want = engine.start.world_size
     return "" if len(ranks) < want else f"all {want} ranks run"

@@ -1,4 +1,4 @@
-"""What control does with a plan, as llmgw.control.loop: survey, decide, apply, announce, persist, send, publish, answer.
+"""What control does with a plan, as llmgw.control.loop: decide, apply, announce, persist, send, publish, answer.
 
 Between any two of these it may be killed or stopped. It decides nothing: the plan is the core's.
 """
@@ -126,7 +126,8 @@ class Passes:
     def _stop(self, action: p.StopReplica, commands: list[Order]) -> None:
         self._tell_end("stop", action, action.reason)
         self.sim.judge.ends(self.control, action, action.reason)
-        self.control.heard.stopped.add(action.incarnation)
+        if action.reason != "duplicate_rank":  # the rest of it stays
+            self.control.heard.stopped.add(action.incarnation)
         for shard in action.shards:
             r = shard.report
             order = m.StopShard(shard=r.shard, incarnation=r.incarnation, reason=action.reason)

@@ -28,6 +28,7 @@ class Operator:
             "confirm": self._confirm,
             "stop": self._stop,
             "stop-unreadable": self._stop_unreadable,
+            "force": self._force,
             "forget": self._forget,
             "clear": self._clear,
         }
@@ -65,6 +66,7 @@ class Operator:
             for shard in node.shards:
                 if shard.report.replica == replica and shard.holds:
                     self.stopped.add(shard.incarnation)
+                    self.sim.judge.begun_s.setdefault(shard.incarnation, self.sim.clock.now)
                     why = f"an operator stops {replica}"
                     control.observe(s.DrainBegun(shard.incarnation, "operator", why))
 
@@ -74,6 +76,19 @@ class Operator:
                 r = shard.report
                 if r.state == "unknown":
                     stop = StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator")
+                    control.sessions.send(shard.node, stop)
+
+    def _force(self, control: Control, name: str) -> None:
+        """What cannot be ended holds nothing any more, by his word; the shard alone, undrained (A43)."""
+        for node in control.picture.nodes.values():
+            for shard in node.shards:
+                r = shard.report
+                if r.shard == name and shard.holds:
+                    self.stopped.add(shard.incarnation)
+                    stop = StopShard(
+                        shard=name, incarnation=r.incarnation, reason="operator", force=True
+                    )
+                    self.sim.judge.asked(shard)
                     control.sessions.send(shard.node, stop)
 
     def _forget(self, control: Control, name: str) -> None:

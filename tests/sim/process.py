@@ -1,6 +1,6 @@
 """A process of llmgw: it lives, may be killed or stopped at any named point, and wakes to what came in meanwhile.
 
-It knows nothing of what it does. A stopped one keeps its memory and its sockets: messages wait in the kernel (F22, F60).
+It knows nothing of what it does. A stopped one keeps its memory and its sockets: messages wait there (F22, F60).
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ class Process:
         self.life = 0
         self.up = False
         self.frozen = False
+        #: since when it can tell what it sees
+        self.awake_s = 0.0
         self._stops = 0
         self._trap: Trap | None = None
         self._backlog: deque[Act] = deque()
 
     def begins(self) -> None:
         self.life += 1
-        self.up, self.frozen = True, False
+        self.up, self.frozen, self.awake_s = True, False, self.clock.now
         self._backlog.clear()
 
     def ends(self) -> None:
@@ -62,7 +64,7 @@ class Process:
             self.clock.after(for_s, lambda: self.thaw() if self._stops == mine else None)
 
     def thaw(self) -> None:
-        self.frozen = False
+        self.frozen, self.awake_s = False, self.clock.now
         while self._backlog and not self.frozen:
             self._backlog.popleft()()
 

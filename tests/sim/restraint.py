@@ -28,7 +28,9 @@ FEW, SHARE = 2, 0.3
 LAG_S = 12.0
 
 
-def reason_of(action: Ended) -> str:
+def reason_of(action: p.StartReplica | Ended) -> str:
+    if isinstance(action, p.StartReplica):
+        return ""
     return "drift" if isinstance(action, p.RollReplica) else action.reason
 
 
@@ -39,7 +41,7 @@ def withheld(control: Control, begun: Iterable[p.Action]) -> str:
         if isinstance(action, p.Wait):
             continue
         ends = not isinstance(action, p.StartReplica)
-        if ends and reason_of(action) in ASKED:
+        if reason_of(action) in ASKED:
             continue
         if state.withheld:
             return f"{_words(action)}, though {state.withheld}"
@@ -82,6 +84,9 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
     if now - control.started_s < GATEWAY_GONE_S + LAG_S or state.settling or held_up(state, now):
         return ""
     ends = {a.incarnation for a in plan.actions if isinstance(a, Ended)}
+    # An upgraded agent that names incarnations again, or a node that was forgotten, brings them anew.
+    there = {r.incarnation for r in found.replicas}
+    control.heard.up_s = {inc: s for inc, s in control.heard.up_s.items() if inc in there}
     for r in found.replicas:
         model = state.catalog.models.get(r.model)
         if model is None or not r.kept or r.held or not r.complete_and_ready:
@@ -96,7 +101,8 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
         waited = control.heard.waited_s.get(r.model, 0.0)
         since = max(up_s, used, waited, control.sim.edited_s, control.started_s)
         if now - since > max(timeout, model.scaling.min_up_s) + LAG_S:
-            return f"{r.replica} was last used, wanted or adopted {now - since:.0f} s ago, idle_timeout is {timeout:g} s"
+            unused = f"last used, wanted or adopted {now - since:.0f} s ago"
+            return f"{r.replica} was {unused}, idle_timeout is {timeout:g} s"
     return ""
 
 

@@ -12,7 +12,6 @@ from tests.sim.chaos import Chaos
 from tests.sim.judge import Broken
 from tests.sim.simulation import Core, Simulation
 
-
 RAISED = "the core does not raise"
 
 

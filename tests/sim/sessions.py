@@ -239,9 +239,7 @@ class Sessions:
             control.later(AGAIN_S, lambda: self._push(session))
 
         ends = (control.url, node)
-        self.sim.net.call(
-            ends, lambda: session.peer(session.id, commands), reply, failed, control
-        )
+        self.sim.net.call(ends, lambda: session.peer(session.id, commands), reply, failed, control)
 
 
 def _about(command: m.Command) -> tuple[str, str]:

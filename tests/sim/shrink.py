@@ -1,13 +1,14 @@
-"""The smallest script that still breaks the same invariant: lines are left out while the failure stays (delta debugging).
+"""The smallest script that still breaks the same invariant: lines are left out while it fails (delta debugging).
 
-A history is a script already (`chaos.py`), and its chance is in streams (`dice.py`), so a fault less leaves the others as
-they were. Bounded by a number of replays. It decides nothing about what is right: the judge does.
+A history is a script already (`chaos.py`), and its chance is in streams (`dice.py`), so a fault less leaves the others
+as they were. Bounded by a number of replays. It decides nothing about what is right: the judge does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tests.sim.commands import Commands
 from tests.sim.judge import Broken
@@ -16,22 +17,32 @@ from tests.sim.simulation import Core
 
 #: Replays at most; a history costs a few hundredths of a second.
 REPLAYS = 600
+#: Lines that are left out as a whole.
+FAULTS = re.compile(r"at [0-9.]+ (?!calm|start )")
+GIVEN = re.compile(r"model |engine |node |catalog |controls ")
 #: A failure may come so much later once others are left out.
 LATER_S = 60.0
 Lines = tuple[str, ...]
 
 
-def outcome(lines: Sequence[str], core: Core | None = None) -> tuple[str, str]:
-    """The invariant that these lines break and the sentence, or ("", "")."""
+class Outcome(NamedTuple):
+    """The invariant that was broken, the sentence, and when; "" where none was."""
+
+    invariant: str = ""
+    said: str = ""
+    at_s: float = 0.0
+
+
+def outcome(lines: Sequence[str], core: Core | None = None) -> Outcome:
     commands = Commands(core)
     try:
         for line in lines:
             commands.act(line)
     except Broken as e:
-        return e.invariant, str(e)
+        return Outcome(e.invariant, str(e), commands.sim.clock.now)
     except Exception as e:  # noqa: BLE001 - a core that raises is a finding too
-        return RAISED, f"{type(e).__name__}: {e}"
-    return "", ""
+        return Outcome(RAISED, f"{type(e).__name__}: {e}", commands.sim.clock.now)
+    return Outcome()
 
 
 class Shrinker:
@@ -45,44 +56,61 @@ class Shrinker:
         self.lines: Lines = lines
 
     def smallest(self) -> Lines:
-        """First what went wrong, then what there was, then what it hung on."""
-        self._fewer(re.compile(r"at [0-9.]+ (?!calm|start )"))
-        self._fewer(re.compile(r"model |engine |node |catalog |controls "))
-        self._try(lambda line: [] if line.startswith("dice ") else [line])
-        self._fewer(re.compile(r"at [0-9.]+ (?!calm|start )"))
-        for key in ("nth", "within", "by", "code", "repeated", "late"):
-            self._try(lambda line, key=key: [re.sub(rf" {key}=\S+", "", line)])  # type: ignore[misc]
-        self._try(_apart)
-        self._fewer(re.compile(r"at [0-9.]+ (?!calm|start )"))
+        """First what went wrong, then what it hung on, then what there was."""
+        self._fewer(FAULTS)
+        self._still(tuple(line for line in self.lines if not line.startswith("dice ")))
+        self._still(tuple(part for line in self.lines for part in _apart(line)))
+        self._fewer(FAULTS)
+        self._fewer(GIVEN)
+        for name in sorted({w for line in self.lines for w in _started(line)}):
+            self._still(tuple(filter(None, (_without(line, name) for line in self.lines))))
+        for key in sorted({k for line in self.lines for k in re.findall(r" (\w+)=", line)}):
+            self._still(tuple(re.sub(rf" {key}=\S+", "", line) for line in self.lines))
+        at_s = outcome(self.lines, self.core).at_s
+        self._still(tuple(_until(line, at_s) for line in self.lines))
         return self.lines
 
     def _fewer(self, kind: re.Pattern[str]) -> None:
         """Leave out lines of a kind: halves, quarters, and so on down to single ones."""
-        size = max(sum(map(bool, map(kind.match, self.lines))) // 2, 1)
+        size = max(sum(bool(kind.match(line)) for line in self.lines) // 2, 1)
         while size:
             at = 0
-            while at < (count := sum(map(bool, map(kind.match, self.lines)))):
+            while self.left > 0:
                 there = [i for i, line in enumerate(self.lines) if kind.match(line)]
+                if at >= len(there):
+                    break
                 out = set(there[at : at + size])
-                kept = tuple(line for i, line in enumerate(self.lines) if i not in out)
-                if not self._still(kept):
+                if not self._still(tuple(x for i, x in enumerate(self.lines) if i not in out)):
                     at += size
-                if self.left <= 0:
-                    return
-            size = min(size // 2, count) if count else 0
-
-    def _try(self, change: Callable[[str], list[str]]) -> None:
-        self._still(tuple(new for line in self.lines for new in change(line)))
+            size //= 2
 
     def _still(self, lines: Lines) -> bool:
         """Whether these fail in the same way; then they are what we have."""
         if lines == self.lines or self.left <= 0:
             return False
         self.left -= 1
-        same = outcome(lines, self.core)[0] == self.invariant
+        same = outcome(lines, self.core).invariant == self.invariant
         if same:
             self.lines = lines
         return same
+
+
+def _started(line: str) -> list[str]:
+    return line.split()[3:] if line.startswith("at ") and line.split()[2:3] == ["start"] else []
+
+
+def _without(line: str, name: str) -> str:
+    """The line that starts the fleet without one of them, and no line of its own."""
+    if line.split()[:2] == ["node", name]:
+        return ""
+    if name not in _started(line):
+        return line
+    return " ".join(word for word in line.split() if word != name)
+
+
+def _until(line: str, at_s: float) -> str:
+    """The last line only lets time pass: no more of it than it took."""
+    return f"at {at_s + 0.01:.2f}" if len(line.split()) == 2 and line.startswith("at ") else line
 
 
 def _apart(line: str) -> list[str]:
@@ -97,7 +125,7 @@ def _apart(line: str) -> list[str]:
 def script(failure: Failure, core: Core | None = None) -> str:
     """The failure as a text for tests/scripts; its traces are written by `--rewrite` once it passes."""
     lines = Shrinker(failure, core).smallest()
-    _, said = outcome(lines, core)
+    said = outcome(lines, core).said
     given = [line for line in lines if not line.startswith("at ") and not line.startswith("rest")]
     happens = [line for line in lines if line not in given]
     prose = (
@@ -108,7 +136,7 @@ def script(failure: Failure, core: Core | None = None) -> str:
     return "\n\n".join([prose, *blocks]) + "\n"
 
 
-def broken_by(text: str, core: Core | None = None) -> tuple[str, str]:
-    """The invariant that a script's commands break, whatever its traces say."""
+def broken_by(text: str, core: Core | None = None) -> Outcome:
+    """What a script's commands break, whatever its traces say."""
     lines = [line for line in text.split("\n") if line and not line.startswith(("#", "----"))]
     return outcome(lines, core)

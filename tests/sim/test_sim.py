@@ -1,7 +1,7 @@
 """Random histories of a whole fleet, replayed by their seed (design.md 9 "Simulator").
 
-SIM_SEEDS=N runs more of them, SIM_FIRST=N others; `python -m tests.sim --soak MINUTES` as many as go into the time.
-A failure prints the whole trace, the invariant and how to replay it.
+SIM_SEEDS=N runs more of them, SIM_FIRST=N others; `make soak` as many as go into hours. A failure prints the whole
+trace, the invariant, how to replay it and how to have it as a script.
 """
 
 from __future__ import annotations
@@ -12,29 +12,35 @@ from collections import Counter
 
 import pytest
 
-from tests.sim.mutants import MUTANTS
 from tests.sim.run import Failure, Total, run_seed
-from tests.sim.simulation import Core
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
-COUNT = int(os.environ.get("SIM_SEEDS", "500"))
+COUNT = int(os.environ.get("SIM_SEEDS", "2000"))
 CHUNK = 25
 CHUNKS = [range(i, min(i + CHUNK, FIRST + COUNT)) for i in range(FIRST, FIRST + COUNT, CHUNK)]
 
-#: Judged often enough to mean something; the figures are of 500 histories, and far above these.
+#: Judged often enough to mean something: so many times in a hundred histories, and in truth far more often.
+OFTEN = 10
 WATCHED = (
+    "a restart takes no route away",
+    "at most one TERM",
+    "every running engine is owned, stopping or quarantined",
     "freed means no process",
     "no byte of GPU memory twice",
     "no effect of a lower epoch",
+    "no more ends in one pass than the guard allows",
     "no port twice",
     "no stream is cut",
     "no whole GPU twice",
+    "nothing dead is restarted before control is heard",
     "nothing is started or disturbed while settling",
     "nothing is started twice",
     "nothing not ours is signalled",
     "one incarnation",
     "one tree a shard",
-    "every running engine is owned, stopping or quarantined",
+    "two of one name are told apart",
+    "what is idle goes to sleep in time",
+    "what is withheld is not carried out",
 )
 
 
@@ -48,6 +54,7 @@ def words(chunk: range) -> str:
 
 @pytest.mark.parametrize("chunk", CHUNKS, ids=words)
 def test_no_history_breaks_an_invariant(chunk: range) -> None:
+    """F1-F8, F13-F22, F35-F46, F52-F63, F68, F74-F79, F81, F82: every fault of `chaos.py`, alone and together."""
     for seed in chunk:
         try:
             Sum.total.add(run_seed(seed))
@@ -56,7 +63,7 @@ def test_no_history_breaks_an_invariant(chunk: range) -> None:
 
 
 def test_nothing_was_restarted_that_need_not_have_been(capsys: pytest.CaptureFixture[str]) -> None:
-    """The headline figure, and that the histories had something in them."""
+    """The headline figure, and that the histories had something in them (A2, A51)."""
     if not Sum.total.seeds:
         Sum.total.add(run_seed(FIRST))
     total = Sum.total
@@ -65,32 +72,10 @@ def test_nothing_was_restarted_that_need_not_have_been(capsys: pytest.CaptureFix
     assert total.needless == 0
     assert total.spawned > 2 * total.seeds
     if total.seeds >= 100:
-        unwatched = [name for name in WATCHED if total.checks[name] < 50]
+        least = OFTEN * total.seeds // 100
+        unwatched = [name for name in WATCHED if total.checks[name] < least]
         assert not unwatched, f"{unwatched} were hardly judged: {Counter(total.checks)}"
 
 
 def test_a_seed_is_one_history() -> None:
     assert run_seed(FIRST).story() == run_seed(FIRST).story()
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_simulator_bites(name: str) -> None:
-    """A core with one law taken out breaks an invariant within the seeds of CI; else nobody watches that law."""
-    mutant = MUTANTS[name]
-    others: Counter[str] = Counter()
-    for seed in range(500):
-        said = _failure(seed, mutant.core)
-        if said is None:
-            continue
-        if said.invariant in mutant.found_by:
-            return
-        others[said.invariant] += 1
-    pytest.fail(f"500 histories, and none broke {mutant.found_by} for: {name}; others: {others}")
-
-
-def _failure(seed: int, core: Core) -> Failure | None:
-    try:
-        run_seed(seed, core)
-    except Failure as e:
-        return e
-    return None

@@ -197,6 +197,18 @@ class Host:
         self.strangers = []
         self.proc_blind = self.nvml_blind = False
 
+    def releases(self, key: Key) -> None:
+        """What is left of it is nobody's any more, by an operator's word: a stranger on each of its GPUs (A43, A70)."""
+        now = self.clock.now
+        for engine in [e for e in self.engines if e.key == key]:
+            self.engines.remove(engine)
+            for gpu in self.devices:
+                if gpu.uuid in engine.start.gpus and engine.holds(now):
+                    size = engine.bytes_on(gpu)
+                    self.strangers.append(Stranger(engine.pid, engine.ticks, gpu.uuid, size))
+            if engine.leader:
+                self.strangers.append(Stranger(engine.pid, engine.ticks, port=engine.start.port))
+
     def leaves(self, stranger: Stranger) -> None:
         self.strangers = [s for s in self.strangers if s is not stranger]
 

@@ -19,6 +19,7 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: A replica and a rank, written as numbers are: "a/01" would be another file of the same rank.
 SHARD = re.compile(ID.pattern + r"/(?:0|[1-9][0-9]{0,3})")
 PORTS = range(1, 65536)
+ATTEMPTS = range(1, 100_000)
 HEALTH = re.compile(r"/[^\x00-\x20\x7f]*")
 #: Sums of floats come out a little different in another order: control's is the other order.
 ROUNDING = 1e-6
@@ -76,6 +77,7 @@ def _unsound(start: Start) -> No | None:
     ready = start.ready
     wrong = {
         "comes without a command": not start.command,
+        f"is attempt {start.attempt}": start.attempt not in ATTEMPTS,
         f"has the ports {list(ports)}: want different ones of 1-65535": (
             len(set(ports)) < len(ports) or any(p not in PORTS for p in ports)
         ),

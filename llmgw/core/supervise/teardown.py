@@ -41,13 +41,11 @@ def begin(record: Record, ending: Ending, why: str, now: float) -> Record:
     nothing = record.pid is None
     watch = replace(
         record.watch,
-        probing=False,
         progress=None,
         due_s=inf if record.watch.exited else now,
         look_s=now,
         gone=nothing,
         free=nothing,
-        gone_s=now,
     )
     return replace(record, ending=ending, watch=watch)
 
@@ -119,7 +117,7 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     if not record.ending or record.state == "unknown":
         return record, ()
     watch = record.watch
-    if watch.gone and watch.free:
+    if watch.free:
         return _finish(record, now), ()
     if now >= release_s(record):
         return release(record, now), ()

@@ -32,7 +32,7 @@ class Given:
         self.sim.use(Dice(int(words[0])))
 
     def do_controls(self, words: list[str], _: Keys) -> None:
-        """`controls N`: control, control-b, control-c on hosts of their own, with a lease in a store; before any node."""
+        """`controls N`: control, control-b, control-c, with a lease in a store; before any node."""
         self.sim.lead(int(words[0]))
         self.sim.lease.kind = "etcd"
 

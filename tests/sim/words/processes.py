@@ -1,4 +1,4 @@
-"""What happens to llmgw's own processes and what they keep on disk: started, killed, stopped, cloned, of another version.
+"""What happens to llmgw's own processes and to what they keep: started, killed, stopped, cloned, of another version.
 
 `for=S` ends a fault by itself after so many seconds. `at=POINT [nth=1] [within=5]` has it strike at a boundary between
 two effects, at the latest after `within` seconds (points: `controls.POINTS`, `agents.POINTS`, any).
@@ -82,7 +82,7 @@ class Processes:
                     control.gateway_gone(old.name)
 
     def do_freeze(self, words: list[str], keys: Keys) -> None:
-        """`freeze control|NODE for=S [at=…]`: SIGSTOP, SIGCONT. Its sockets stay up, and what comes in waits (F22, F60)."""
+        """`freeze control|NODE for=S [at=…]`: SIGSTOP, SIGCONT. Its sockets stay up, what comes in waits (F22, F60)."""
         process = self._process(words[0])
         for_s = float(keys["for"])
 
@@ -108,6 +108,18 @@ class Processes:
                 self.sim.lease.moves(waiting[0])
 
         self._strikes(old, keys, lapses)
+
+    def do_broken(self, words: list[str], keys: Keys) -> None:
+        """`broken catalog [for=S]`: the file cannot be read; a control goes on with the last good one (F11)."""
+        assert words == ["catalog"]
+        self.sim.catalog_broken = True
+        if "for" in keys:
+            self.sim.clock.after(float(keys["for"]), self._readable)
+
+    def _readable(self) -> None:
+        self.sim.catalog_broken = False
+        for control in self.sim.controls.values():
+            control.reload(self.sim.catalog)
 
     def do_lease(self, words: list[str], keys: Keys) -> None:
         """`lease lost [for=S]`: the store of the lease answers nobody (F30)."""
@@ -199,7 +211,7 @@ class Processes:
             agent.start()
 
     def do_double(self, words: list[str], keys: Keys) -> None:
-        """`double NODE [clone=yes]`: another machine registers under its name, or with a copy of its state dir (F52, F53)."""
+        """`double NODE [clone=yes]`: another machine registers under its name, or with its state dir (F52, F53)."""
         doubles.knocks(self.sim, self.sim.agents[words[0]], clone="clone" in keys)
 
 

@@ -83,6 +83,10 @@ class Seen:
         sim = self.sim
         sim.say("fate", "", "all faults stop")
         sim.requires = ""
+        if sim.catalog_broken:
+            sim.catalog_broken = False
+            for control in sim.controls.values():
+                control.reload(sim.catalog)
         sim.net.weather, sim.habits.exec_fails, sim.habits.trouble = CALM, 0.0, 0.0
         sim.net.cut.clear()
         for host in sim.hosts.values():

@@ -56,7 +56,7 @@ class World:
         self._later(keys, "exec_fails", habits, 0.0)
 
     def do_reuse(self, words: list[str], keys: Keys) -> None:
-        """`reuse NODE SHARD [for=S]`: it dies while its agent is down for S seconds; its pid goes to a stranger (F38)."""
+        """`reuse NODE SHARD [for=S]`: it dies while its agent is down for S seconds, a stranger gets its pid (F38)."""
         host, engine = self._engine(words)
         if engine is None or not engine.leader:
             return
@@ -72,7 +72,7 @@ class World:
     # ------------------------------------------------------------ hosts
 
     def do_reboot(self, words: list[str], keys: Keys) -> None:
-        """`reboot NODE [for=S]`: everything on it dies; its agent is there after S seconds, or by `start NODE` (F39)."""
+        """`reboot NODE [for=S]`: everything on it dies; its agent starts after S seconds, or by `start NODE` (F39)."""
         self.sim.reboot(words[0])
         if "for" in keys:
             self.sim.clock.after(float(keys["for"]), self.sim.agents[words[0]].start)
@@ -142,6 +142,6 @@ class World:
             self._later(keys, "silent", gateway, value=False)
 
     def do_llmgw(self, words: list[str], _: Keys) -> None:
-        """`llmgw pause|resume|confirm|clear [MODEL]|stop REPLICA|forget NODE`: an operator's word to the leader."""
+        """`llmgw pause|resume|confirm|clear [MODEL]|stop REPLICA|force SHARD|forget NODE`: an operator's word."""
         verb, about = (*words, "")[:2]
         self.sim.people.does(verb, about)
