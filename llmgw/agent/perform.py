@@ -70,6 +70,7 @@ class Performer:
         self.pidfds: dict[Key, int] = {}
         self.known: dict[Key, process.Pids] = {}
         self.secrets: dict[Key, frozenset[str]] = {}
+        self.marked: dict[int, process.Mark] = {}
 
     # ------------------------------------------------ spawn
 
@@ -170,7 +171,7 @@ class Performer:
         self._unwatch(record.key)
         shard, said = record.start.shard, ""
         try:
-            self._tree(record, reattach.Survey(self.facts.node_id))
+            self._tree(record, self._survey())
             said = redacted(self.logs.last_line(shard), self.secrets_of(record))
         except OSError as e:  # its end is told all the same
             log.warning("cannot look at what an engine left", shard=shard, error=str(e))
@@ -184,7 +185,7 @@ class Performer:
     def look(self, record: Record) -> Event:
         key, attempt = record.key, record.attempt
         try:
-            tree = self._tree(record, reattach.Survey(self.facts.node_id))
+            tree = self._tree(record, self._survey())
         except OSError as e:
             detail = f"cannot look at its processes: {e}"
             doubtful = (record.pid,) if record.pid else ()
@@ -197,7 +198,7 @@ class Performer:
     def signal(self, record: Record, name: str) -> None:
         """To each live process of the tree once."""
         number = Signals[f"SIG{name}"]
-        tree = self._tree(record, reattach.Survey(self.facts.node_id))
+        tree = self._tree(record, self._survey())
         sent = [pid for pid, ticks in tree.alive.items() if self._send(pid, ticks, number)]
         log.info("signalled", signal=name, shard=record.start.shard, pids=sorted(sent))
 
@@ -207,6 +208,11 @@ class Performer:
         except PermissionError:
             log.warning("may not be signalled", pid=pid, signal=number.name)
             return False
+
+    def _survey(self) -> reattach.Survey:
+        survey = reattach.Survey(self.facts.node_id, self.marked)
+        self.marked = {m.stat.pid: m for marks in survey.marks.values() for m in marks}
+        return survey
 
     def _tree(self, record: Record, survey: reattach.Survey) -> process.Tree:
         """Remembers members while they are provable, for the time when their leader is gone."""
@@ -228,7 +234,7 @@ class Performer:
         if not running:
             return
         try:
-            survey = reattach.Survey(self.facts.node_id)
+            survey = self._survey()
             for record in running:
                 self._tree(record, survey)
         except OSError as e:  # the next time, then

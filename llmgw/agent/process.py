@@ -131,13 +131,21 @@ class Mark(NamedTuple):
     env: dict[str, str]
 
 
-def sweep(node_id: str, stats: Mapping[int, Stat]) -> dict[Key, list[Mark]]:
-    """All live processes that carry this agent's markers, oldest first; never the agent itself."""
+def sweep(
+    node_id: str, stats: Mapping[int, Stat], before: Mapping[int, Mark] | None = None
+) -> dict[Key, list[Mark]]:
+    """All live processes that carry this agent's markers, oldest first; never the agent itself.
+
+    What was marked `before` is not read again: the environment of a process that hangs in the kernel with its memory
+    locked may be waited for without end, and the agent with it (F67).
+    """
+    before = before or {}
     found: dict[Key, list[Mark]] = {}
     for stat in sorted(stats.values(), key=lambda s: s.ticks):
         if not stat.live or stat.pid == os.getpid() or not _same_user(stat.pid):
             continue
-        env = environ(stat.pid)
+        known = before.get(stat.pid)
+        env = known.env if known and known.stat.ticks == stat.ticks else environ(stat.pid)
         key = marked_as(env, node_id)
         if key is not None:
             found.setdefault(key, []).append(Mark(stat, env))

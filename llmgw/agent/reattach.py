@@ -20,9 +20,9 @@ log = structlog.get_logger()
 class Survey:
     """All processes, seen once, and which of them carry our markers."""
 
-    def __init__(self, node_id: str) -> None:
+    def __init__(self, node_id: str, before: Mapping[int, Mark] | None = None) -> None:
         self.stats: Mapping[int, Stat] = all_stats()
-        self.marks = sweep(node_id, self.stats)
+        self.marks = sweep(node_id, self.stats, before)
 
 
 def evidence(record: Record, node_id: str, known: Pids, survey: Survey | None = None) -> Identified:

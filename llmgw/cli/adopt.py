@@ -18,6 +18,8 @@ from llmgw.errors import CatalogError, UnreachableError, UsageError
 if TYPE_CHECKING:
     from llmgw.cli.survey import Found
     from llmgw.core.reconcile.fresh import Memory
+    from llmgw.core.types.catalog import Catalog
+    from llmgw.core.types.state import State
 
 Json = dict[str, Any]
 
@@ -76,19 +78,21 @@ def _from_files(
 ) -> Json:
     from llmgw.cli import survey
     from llmgw.control import store
+    from llmgw.wire.plan import by_last_good
 
     asked = given.text("inventory", "")
     if not dry_run and not asked:
         msg = "adopt --report writes what it sees to an inventory file, and none was named"
         raise UsageError(msg, "add --inventory FILE, or --dry-run to write nothing")
     path = Path(asked) if asked else config.inventory_path()
-    memory = store.read_memory(path, warn=say)
+    catalog, problems = _catalog(given, path)
     found = survey.from_files(files)
-    document = _judged(given, path, memory, found, source="file", allow_partial=allow_partial)
+    state = _state(catalog, store.read_memory(path, warn=say), found)
+    document = survey.plan(state, found, source="file", allow_partial=allow_partial)
     if not dry_run:
         # One that is still re-attaching may lack what it runs: the picture stays as it was (A13).
         store.apply_reports(path, [r for r in found.reports if r.reattached])
-    return document
+    return by_last_good(document, problems)
 
 
 def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: bool) -> Json:
@@ -99,6 +103,7 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
         no_control = e
     from llmgw.cli import survey
     from llmgw.control import store
+    from llmgw.wire.plan import by_last_good
 
     path = Path(given.text("inventory", str(config.inventory_path())))
     memory = store.read_memory(path, warn=say)
@@ -110,45 +115,39 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
     say(f"{no_control.message}; asked the agents")
     for note in found.notes:
         say(note)
-    return _judged(given, path, memory, found, source="agents", allow_partial=allow_partial)
+    loaded, problems = _catalog(given, path)
+    state = _state(loaded, memory, found)
+    document = survey.plan(state, found, source="agents", allow_partial=allow_partial)
+    return by_last_good(document, problems)
 
 
-def _judged(
-    given: config.Given,
-    inventory: Path,
-    memory: Memory,
-    found: Found,
-    *,
-    source: str,
-    allow_partial: bool,
-) -> Json:
-    """The plan by the catalog that a control which starts now would use: a broken file falls back (F11).
+def _catalog(given: config.Given, inventory: Path) -> tuple[Catalog, tuple[str, ...]]:
+    """What a control that starts now would use, and what is wrong with the file: a broken one falls back (F11).
 
     One that is named on the command line is what is asked about, so its mistakes are the answer.
     """
     from llmgw import catalog as catalogs
-    from llmgw.cli import survey
     from llmgw.control import store
-    from llmgw.core.reconcile.fresh import after_settling
-    from llmgw.wire.plan import by_last_good
 
-    problems: tuple[str, ...] = ()
     file = Path(given.text("catalog", str(config.catalog_path())))
     try:
-        catalog = catalogs.load(file)
+        return catalogs.load(file), ()
     except CatalogError as e:
         sources = {} if given.flag("catalog") else store.read_sources(inventory)
         if not sources:
             raise
         try:
-            catalog, problems = catalogs.load_sources(sources), e.problems
+            return catalogs.load_sources(sources), e.problems
         except CatalogError:
             raise e from None
-    # As control takes it from its environment; its flag cannot be known here.
-    keep = given.switch("keep_unknown")
-    state = after_settling(catalog, memory, found.reports, keep_unknown=keep)
-    document = survey.plan(state, found, source=source, allow_partial=allow_partial)
-    return by_last_good(document, problems)
+
+
+def _state(catalog: Catalog, memory: Memory, found: Found) -> State:
+    """After settling, as control takes its settings from the environment; a flag of its cannot be known here."""
+    from llmgw.core.reconcile.fresh import after_settling
+
+    keep = config.Given({}).switch("keep_unknown")
+    return after_settling(catalog, memory, found.reports, keep_unknown=keep)
 
 
 def _from_control(given: config.Given, catalog: Path | None, *, allow_partial: bool) -> Json:

@@ -104,6 +104,31 @@ def test_the_sweep_sees_its_own_node_only(family: tuple[subprocess.Popen[bytes],
     assert process.marked_as({**ENV, "LLMGW_SHARD": "../x/0"}, "n1") is None
 
 
+def test_what_was_marked_is_not_read_again(
+    family: tuple[subprocess.Popen[bytes], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F67: a process that hangs in the kernel may hold its reader for ever."""
+    parent, child = family
+    (marks,) = process.sweep("n1", process.all_stats()).values()
+    before = {m.stat.pid: m for m in marks}
+    read: list[int] = []
+    environ = process.environ
+
+    def seen(pid: int) -> dict[str, str]:
+        read.append(pid)
+        return environ(pid)
+
+    monkeypatch.setattr(process, "environ", seen)
+    (again,) = process.sweep("n1", process.all_stats(), before).values()
+    assert [(m.stat.pid, m.env) for m in again] == [(m.stat.pid, m.env) for m in marks]
+    assert not {parent.pid, child} & set(read)
+    old = marks[0]._replace(stat=marks[0].stat._replace(ticks=1))
+    stranger = dict.fromkeys((parent.pid, child), old)  # the numbers were somebody else's then
+    process.sweep("n1", process.all_stats(), stranger)
+    assert {parent.pid, child} <= set(read)
+    assert process.sweep("n2", process.all_stats(), before) == {}
+
+
 def test_another_users_markers_are_not_believed() -> None:
     """Anybody can write them into an environment, and would be signalled as ours, or hold a shard's name."""
     if os.geteuid():

@@ -52,6 +52,7 @@ class Wire(httpx.AsyncBaseTransport):
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.cut = False
+        self.served: tuple[Any, Any] = (None, None)
         self.log: list[tuple[str, int]] = []
         self.held: list[httpx.Request] = []
         self.fault: Callable[[str], Fault] = lambda _: ""
@@ -82,7 +83,9 @@ class Wire(httpx.AsyncBaseTransport):
 
     async def deliver(self, request: httpx.Request) -> httpx.Response:
         control = self.bench.control
-        transport = httpx.ASGITransport(app(control, Tokens("", [""]), shut_down=lambda: None))
+        if self.served[0] is not control:
+            self.served = (control, app(control, Tokens("", [""]), shut_down=lambda: None))
+        transport = httpx.ASGITransport(self.served[1])
         content = self.changed(request.content)
         headers = request.headers
         copy = httpx.Request(request.method, request.url, headers=headers, content=content)

@@ -6,6 +6,7 @@ A42: nothing that was ordered in an older session runs unreported. F57, F58, F60
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from llmgw.agent.link import BACKOFF_CAP_S, BACKOFF_S, back_off_s
 from llmgw.control.sessions import DISPUTE_S
 from llmgw.core.types.messages import Start
-from tests.control.bench import Agent, Bench, engine, scenario
+from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
 from tests.control.pair import Fault, Node, Wire, first, one_node, until, up
 
 
@@ -259,3 +260,23 @@ async def test_an_agent_that_is_ended_while_a_call_fails_ends(node: Node) -> Non
         node.link.offer()
         await asyncio.wait({link}, timeout=10)
         assert link.cancelled()
+
+
+@scenario
+async def test_orders_that_come_in_another_order_are_all_taken(bench: Bench) -> None:
+    """By their numbers: taken as they came, the highest would acknowledge the others unheard."""
+
+    def reversed_(content: bytes) -> bytes:
+        plain = json.loads(content)
+        if "commands" in plain:
+            plain["commands"] = plain["commands"][::-1]
+        return json.dumps(plain).encode()
+
+    bench.catalog.write_text(CATALOG.replace("{min: 1}", "{min: 3, max: 3}") + "defaults: {start_limit: 3}\n")
+    wire = Wire(bench)
+    wire.answered = reversed_
+    node = Node(wire, bench.folder / "agent")
+    async with bench.running(), node.running():
+        await until(lambda: len(node.alive) == 3 and node.agree(), "three engines")
+        seqs = [r.start.seq for r in node.records.values()]
+        assert sorted(seqs) == seqs == [1, 2, 3]

@@ -20,6 +20,8 @@ from tests.control.pair import Fault, Node, Wire, until
 
 MODELS = ("alpha", "beta", "gamma")
 FAULTS: tuple[Fault, ...] = ("lost", "unheard", "twice", "late")
+#: Where nothing waits for a disk: what is synced when is other tests' business.
+MEMORY = Path("/dev/shm")
 STEPS = ("fault", "fault", "catalog", "die", "agent", "control", "release", "time", "rest", "again")
 
 
@@ -123,12 +125,12 @@ class Weather:
         return alive == sorted(self.bench.control.state.catalog.models)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.sampled_from(STEPS), max_size=25), st.integers(0, 2**32))
 def test_a42_whatever_the_weather(steps: list[str], seed: int) -> None:
     async def bounded(weather: Weather) -> None:
         async with asyncio.timeout(2 * SOON_S):
             await weather.run(steps)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         asyncio.run(bounded(Weather(Path(folder), seed)))

@@ -1,7 +1,6 @@
-"""Control for the state machine: it folds, decides and carries out as llmgw.control does, and is judged at every step.
+"""Control for the state machine: it folds, decides and carries out as llmgw.control does.
 
-Each finding is an AssertionError that names the statement. Judged by the words of acceptance.md and by what the boxes
-truly run, not by what the core believes.
+What holds of every fact is asserted here, with the statement it breaks; what is decided is judged by tests.core.judge.
 """
 
 from __future__ import annotations
@@ -21,13 +20,11 @@ from llmgw.core.types.plan import (
     Action,
     DrainReplica,
     Plan,
-    Replica,
     RollReplica,
     StartReplica,
     StopReplica,
     Wait,
 )
-from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import (
     Announced,
     CatalogLoaded,
@@ -43,13 +40,12 @@ from llmgw.core.types.state import (
     Tick,
 )
 from tests.core.fleet import Box
+from tests.core.judge import judge, judge_routes, shards_of
 
 SETTLE_S = 60.0
-ASKED = ("operator", "ending")
 #: Facts that are whole in themselves: said twice, they are the same.
 TWICE = (SessionLost, CatalogLoaded, Placed, DrainBegun, Published, Announced, Tick)
 MERGES = (NodeRegistered, ShardsChanged, SessionLost, CatalogLoaded, Placed)
-End = StopReplica | DrainReplica | RollReplica
 
 
 class Pilot:
@@ -81,7 +77,7 @@ class Pilot:
         if isinstance(event, CatalogLoaded):
             self.catalog_s = now
         self.state = after
-        for shard in _shards(after):
+        for shard in shards_of(after):
             self.since.setdefault(shard.incarnation, now)
 
     def _registered(self, event: NodeRegistered, after: State) -> None:
@@ -108,7 +104,7 @@ class Pilot:
     def run(self) -> None:
         self.fold(Tick())
         found, plan = self.look()
-        self._judge(plan)
+        judge(self, plan)
         commands: list[tuple[str, Command]] = []
         for action in plan.actions:
             if isinstance(action, Wait) or action.withheld:
@@ -166,7 +162,7 @@ class Pilot:
         state = self.state
         again = [
             _drain_order(s, state.draining[s.incarnation].reason)
-            for s in _shards(state)
+            for s in shards_of(state)
             if s.incarnation in state.draining and s.holds and s.report.desired == "running"
         ]
         commands: list[tuple[str, Command]] = [] if state.settling else again
@@ -192,176 +188,12 @@ class Pilot:
 
     def _publish(self, found: Survey) -> None:
         table = route.table(self.state, found, self.version + 1)
-        self._routes(table)
+        judge_routes(self.boxes, table)
         self.version += 1
         draining = route.incarnations(table, "draining")
         routed = route.incarnations(table, "ready") | draining
         version = self.state.first_version + self.version
         self.fold(Published(version, routed, draining))
-
-    # ------------------------------------------------------------ judgement
-
-    def _routes(self, table: RouteTable) -> None:
-        """A41: nobody is sent to what a box, having told everything, does not run."""
-        for model in table.models.values():
-            for r in model.replicas:
-                name = r.endpoint.removeprefix("http://").partition(":")[0]
-                box = self.boxes.get(name)
-                if box is not None and box.known:
-                    live = [s for s in box.running() if s.endpoint == r.endpoint]
-                    assert live, f"A41: {r.replica} is routed to {r.endpoint}, nothing is there"
-
-    def _judge(self, plan: Plan) -> None:
-        acts = [a for a in plan.actions if not isinstance(a, Wait) and not a.withheld]
-        ends = [a for a in acts if isinstance(a, End)]
-        for a in ends:
-            self._needed(plan, a)
-        for a in acts:
-            if isinstance(a, StartReplica):
-                self._not_there_yet(plan, a)
-        self._held_back(plan, acts)
-        self._somebody_stays(plan, ends)
-
-    def _held_back(self, plan: Plan, acts: list[Action]) -> None:
-        state = self.state
-        begun = [a for a in acts if isinstance(a, End) and not _finishes(a)]
-        unasked = [a for a in begun if isinstance(a, RollReplica) or a.reason not in ASKED]
-        assert not (state.paused and unasked), "A48: paused"
-        if state.withheld:
-            others = [a for a in acts if not isinstance(a, StopReplica | DrainReplica)]
-            others += [a for a in acts if isinstance(a, StopReplica) and a.reason not in ASKED]
-            assert not unasked
-            assert not others, "A56: another world than was asked for"
-        counted = [
-            a
-            for a in unasked
-            if a.incarnation not in state.confirmed
-            and (isinstance(a, RollReplica) or a.reason not in ("idle", "not_running"))
-            and any(s.was_live for s in a.shards)
-        ]
-        running = sum(any(s.was_live for s in r.members) for r in plan.replicas)
-        assert len(counted) <= max(2, 0.3 * running), "A49: blast radius"
-
-    def _somebody_stays(self, plan: Plan, ends: list[End]) -> None:
-        """A38: of several that serve a model, a pass that nobody asked for leaves one (A66 says when a roll may not)."""
-        going = {
-            a.incarnation
-            for a in ends
-            if not (isinstance(a, RollReplica) or a.reason in (*ASKED, "idle"))
-            and not (isinstance(a, DrainReplica) and not a.whole)
-        }
-        for name in self.state.catalog.models:
-            ready = [
-                r for r in plan.replicas if r.model == name and r.claimed and r.state == "ready"
-            ]
-            left = [r for r in ready if r.incarnation not in going]
-            assert left or not ready or _all_in_the_way(plan, ready), f"A38: nobody serves {name}"
-
-    def _not_there_yet(self, plan: Plan, start: StartReplica) -> None:
-        """A2: what runs, is claimed and is known is not started again, up to what is wanted."""
-        scaling = self.state.catalog.models[start.model].scaling
-        kept = [
-            r
-            for r in plan.replicas
-            if r.model == start.model
-            and r.kept
-            and r.state not in ("draining", "failed", "stopped")
-        ]
-        planned = sum(isinstance(a, StartReplica) and a.model == start.model for a in plan.actions)
-        assert len(kept) + planned <= max(scaling.min, 1), f"A2: {start.why}"
-        for box in self.boxes.values():
-            node = self.state.nodes.get(box.name)
-            if node is None or not box.known:
-                continue
-            here = {s.incarnation for s in node.shards if s.holds}
-            assert here >= {s.incarnation for s in box.running()}, "A1: not represented"
-
-    def _needed(self, plan: Plan, a: End) -> None:
-        reason = "drift" if isinstance(a, RollReplica) else a.reason
-        rows = {r.incarnation: r for r in plan.replicas}
-        assert a.shards, "A5: an end names what ends"
-        if _finishes(a):
-            begun = a.incarnation in self.state.draining
-            assert begun or all(s.report.desired != "running" for s in a.shards), "A65"
-            return
-        assert reason in self.REASONS, reason
-        said = self.REASONS[reason](self, plan, rows[a.incarnation], a)
-        assert said, f"{reason} is not true of {a.replica}: {a.why}"
-
-    def _unclaimed(self, plan: Plan, r: Replica, a: End) -> bool:
-        """A48: nothing claims it, and its grace is over when it ends."""
-        since = max(self.since[r.incarnation], self.state.settled_s or 0.0, self.catalog_s)
-        due = since + self.state.catalog.stray_grace_s
-        early = isinstance(a, StopReplica) and a.due_s > 0
-        model = self.state.catalog.resolve(a.shards[0].report.model)
-        gone = model is None or model.profile(a.shards[0].report.profile) is None
-        moved = model is not None and model.name != a.shards[0].report.model
-        return (gone or moved) and (early or self.now >= due - 0.001)
-
-    def _copy(self, plan: Plan, r: Replica, a: End) -> bool:
-        others = [k for k in plan.replicas if k.kept and k.model == r.model and k is not r]
-        return any(k.complete_and_ready for k in others) or not any(s.was_live for s in a.shards)
-
-    def _second(self, plan: Plan, r: Replica, a: End) -> bool:
-        (mine,) = a.shards
-        counts = [s for s in r.members if s.rank == mine.rank]
-        return bool(counts) and counts[0] is not mine
-
-    def _port(self, plan: Plan, r: Replica, a: End) -> bool:
-        mine = {(s.node, s.report.port) for s in a.shards}
-        return any(
-            (s.node, s.report.port) in mine for k in plan.replicas if k is not r for s in k.members
-        )
-
-    def _idle(self, plan: Plan, r: Replica, a: End) -> bool:
-        """A22: a whole timeout since this control has known it."""
-        timeout_s = self.state.catalog.models[r.model].scaling.idle_timeout_s
-        waited = any(g.demand.waiting.get(r.model) for g in self.state.gateways.values())
-        assert timeout_s is not None
-        return not waited and self.now - self.since[r.incarnation] >= timeout_s
-
-    def _short(self, plan: Plan, r: Replica, a: End) -> bool:
-        since = max(self.since[r.incarnation], self.state.settled_s or 0.0)
-        over = self.now >= since + self.state.catalog.assembly_window_s - 0.001
-        early = isinstance(a, StopReplica) and a.due_s > 0
-        return r.have < r.want and not r.held and (early or over)
-
-    def _broken(self, plan: Plan, r: Replica, a: End) -> bool:
-        ended = ("terminal", "forget")
-        return any(
-            v.shard.incarnation == r.incarnation and v.verdict in ended for v in plan.verdicts
-        )
-
-    def _drifted(self, plan: Plan, r: Replica, a: End) -> bool:
-        profile = self.state.catalog.models[r.model].profile(r.profile)
-        assert profile is not None
-        return any(s.report.fingerprint != profile.fingerprint_on(s.node) for s in a.shards)
-
-    REASONS = {
-        "model_removed": _unclaimed,
-        "profile_removed": _unclaimed,
-        "artefact_mismatch": _unclaimed,
-        "duplicate_replica": _copy,
-        "duplicate_rank": _second,
-        "port_conflict": _port,
-        "idle": _idle,
-        "short_after_window": _short,
-        "not_running": _broken,
-        "drift": _drifted,
-    }
-
-
-def _finishes(a: End) -> bool:
-    return isinstance(a, StopReplica) and a.drained
-
-
-def _all_in_the_way(plan: Plan, ready: list[Replica]) -> bool:
-    """Each stands on a port that another's engine has (A45): a conflict, not a copy."""
-    return all(not r.kept for r in ready) and any(r.rival for r in ready)
-
-
-def _shards(state: State) -> list[Shard]:
-    return [s for node in state.nodes.values() for s in node.shards]
 
 
 def _drain_order(s: Shard, reason: str) -> tuple[str, Command]:

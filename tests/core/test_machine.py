@@ -1,7 +1,7 @@
 """Any history of restarts (A1-A50): a small fleet and its control, and whatever may happen to both, in any order.
 
-The whole fleet with processes, networks and journals is tests/sim; this one is small, so that what it finds shrinks to a
-few lines, and is mostly restarts.
+The whole fleet with processes, networks and journals is tests/sim; this one is small, so that what it finds shrinks to
+a few lines, and is mostly restarts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class Restarts(RuleBasedStateMachine):
     @initialize(engines=st.lists(st.tuples(BOXES, PICK, st.integers(0, 1)), max_size=5))
     def a_fleet_that_runs(self, engines: list[tuple[str, int, int]]) -> None:
         for name, which, rank in engines:
-            self.appears(name, which, rank, "i", 2 * len(self.boxes[name].shards), "ready")
+            port = 2 * len(self.boxes[name].shards)
+            self.appears(
+                name=name, which=which, rank=rank, incarnation="i", port=port, state="ready"
+            )
         for name in self.boxes:
             self.registers(name, 0)
         self.looks()
@@ -135,7 +138,7 @@ class Restarts(RuleBasedStateMachine):
         state=st.sampled_from(["ready", "ready", "loading", "failed"]),
     )
     def appears(
-        self, name: str, which: int, rank: int, incarnation: str, port: int, state: str
+        self, *, name: str, which: int, rank: int, incarnation: str, port: int, state: str
     ) -> None:
         """What another control started, or this one before it lost its memory; told by the next registration."""
         box = self.boxes[name]

@@ -85,7 +85,7 @@ class Nursery:
                 child.over.set()
 
     def close(self) -> None:
-        """What it started lives on: whoever had it started ends it first."""
+        """And all that it started, engines and gateways left out."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -101,7 +101,9 @@ def serve() -> None:
     while True:
         ready, _, _ = select.select([0], [], [], TICK_S if alive else None)
         data = os.read(0, 1 << 20) if ready else b""
-        if ready and not data:
+        if ready and not data:  # closed, or its client was killed
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
             return
         *orders, left = (left + data).split(b"\n")
         for order in orders:

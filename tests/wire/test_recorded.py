@@ -6,17 +6,23 @@ Over tests/wire/recorded/VERSION, made by `python -m tests.wire.record`; release
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
+import structlog
 
 import llmgw
 from llmgw.agent import markers
 from llmgw.core.types.messages import Commands, Events, NodeReport, Registered
 from llmgw.core.types.node import Record
 from llmgw.core.types.routes import RouteTable
+from llmgw.gateway.feed import ROUTES, Feed
+from llmgw.gateway.settings import GatewaySettings
+from llmgw.gateway.state import Gateway
 from llmgw.render import plan as plan_page
 from llmgw.render import status as status_page
 from tests.wire import samples
@@ -193,3 +199,16 @@ def test_an_older_controls_documents_are_shown(version: str) -> None:
         assert set(map(path, places(old))) <= set(map(path, places(new)))
     assert "alpha-7k2m" in str(plan_page.page(recorded(version, "plan")))
     assert "alpha-7k2m" in str(status_page.page(recorded(version, "status"), now_s=0.0))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_gateway_starts_from_the_table_that_any_version_left_on_disk(
+    version: str, tmp_path: Path
+) -> None:
+    """Control may be away for longer than the upgrade takes."""
+    shutil.copy(FOLDER / version / "routes.json", tmp_path / ROUTES)
+    gateway = Gateway(clock=lambda: 0.0, access=None, open_without_keys=False)
+    settings = GatewaySettings(controls=(), state_dir=tmp_path)
+    Feed(gateway, cast("Any", None), settings, structlog.get_logger()).restore()
+    assert gateway.fleet.table == samples.ROUTES
+    assert gateway.resolve("first") is gateway.resolve("alpha") is not None

@@ -125,7 +125,8 @@ def _on_fabric(
         name = f.spot.node
         there = state.nodes[name].report.fabrics.get(fabric)
         if there is None:
-            refusals.append(f"{name}: is not on fabric {fabric}")
+            off = "names no fabric" if fabric == "any" else f"is not on fabric {fabric}"
+            refusals.append(f"{name}: {off}")
             continue
         busy = [h for h in there.hcas if h in held[name].hcas]
         if busy:
