@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: venv engine model test check fmt docs demo bench lock clean preflight
+.PHONY: venv engine model test soak check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -45,6 +45,11 @@ test: venv engine
 	command -v cc >/dev/null || { echo "make: no C compiler (cc) found; the tests build a fake NVML library with it (apt install gcc libc6-dev)" >&2; exit 1; }
 	scripts/check
 	scripts/test
+
+# Random histories of a fleet beyond those of CI, for as long as you like; each failure is a line, with its seed.
+MINUTES ?= 480
+soak: venv
+	$(BIN)/python -m tests.sim --soak $(MINUTES) --first 2000 --all
 
 demo: venv engine model
 	$(BIN)/python -m scripts.demo

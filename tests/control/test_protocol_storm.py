@@ -128,6 +128,8 @@ class Weather:
 @settings(max_examples=12)
 @given(st.lists(st.sampled_from(STEPS), max_size=25), st.integers(0, 2**32))
 def test_a42_whatever_the_weather(steps: list[str], seed: int) -> None:
+    """F2, F3, F57, F58, F79: killed at any moment, told twice or late or not at all."""
+
     async def bounded(weather: Weather) -> None:
         async with asyncio.timeout(2 * SOON_S):
             await weather.run(steps)

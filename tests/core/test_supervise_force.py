@@ -135,6 +135,8 @@ def test_what_does_not_die_stays_held_and_says_how_to_free_it() -> None:
     error = str(b.record.error)
     assert error.startswith("stuck: pids 4711 are still there 10 s after SIGKILL")
     assert "llmgw stop --force alpha-1/0" in error
+    assert b.tick(0.05).of(Look)
+    assert b.due() == pytest.approx(2.0)  # nothing is in a hurry now
     for _ in range(500):
         b.tick(10.0).tree(4711)
     assert b.record.state == "stopping"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.sim.commands import Commands
@@ -33,7 +34,7 @@ def main() -> int:
             say(f"rewritten: {path}")
         return 0
     if args.words:
-        say("\n\n".join(Commands().manual()))
+        say("\n\n".join(Commands().manual().values()))
         return 0
     core = MUTANTS[args.mutant].core if args.mutant else None
     if args.shrink is not None:
@@ -71,16 +72,18 @@ def one(seed: int, core: Core | None, *, verbose: bool) -> int:
 def many(args: argparse.Namespace) -> int:
     total, failed, seed = Total(), 0, args.first
     end = time.monotonic() + args.soak * 60 if args.soak else None
-    while (time.monotonic() < end) if end else (seed < args.first + args.seeds):
-        try:
-            total.add(run_seed(seed))
-        except Failure as e:
-            failed += 1
-            say(f"seed {seed}: {e.said}" if args.all else e)
-            if not args.all:
-                return 1
-        seed += 1
-    say(f"seeds {args.first}-{seed - 1}: {total}; {failed} failed")
+    with suppress(KeyboardInterrupt):
+        while (time.monotonic() < end) if end else (seed < args.first + args.seeds):
+            try:
+                total.add(run_seed(seed))
+            except Failure as e:
+                failed += 1
+                total.needless += e.needless
+                say(f"seed {seed}: {e.said}" if args.all else e)
+                if not args.all:
+                    return 1
+            seed += 1
+    say(f"seeds {args.first}-{seed - 1}: {failed} failed; {total}")
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import cleandoc
 from typing import Any
 
 from tests.sim.dice import Dice
@@ -70,6 +71,5 @@ class Commands:
             self.sim.run(A_MOMENT_S)
         return said
 
-    def manual(self) -> Iterator[str]:
-        for _, word in sorted(self._words.items()):
-            yield word.__doc__ or ""
+    def manual(self) -> dict[str, str]:
+        return {name: cleandoc(word.__doc__ or "") for name, word in sorted(self._words.items())}

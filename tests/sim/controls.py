@@ -52,7 +52,7 @@ POINTS = (
 
 
 class Inventory(Struct, frozen=True):
-    """The file: what a new control starts from. `kept`: its writer's clocks (F26); `catalog`: the last good one (F11)."""
+    """The file: what a new control starts from. `kept`: its writer's clocks (F26); `catalog`: the last good (F11)."""
 
     memory: Memory = Memory()
     kept: Moment = Moment(0.0, 0.0)

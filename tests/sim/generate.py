@@ -21,13 +21,15 @@ class Fleet:
     """The nodes: their names, and GPUs each."""
 
     def __init__(self, rng: Random) -> None:
+        self.rng = rng
         self.gpus: dict[str, int] = {}
         for i in range(rng.choice((1, 2, 2, 2, 3, 3, 3, 4, 5))):
             self.gpus[f"box{i + 1}"] = rng.choice((1, 1, 2, 2, 0) if i else (1, 2))
 
     def lines(self) -> Iterator[str]:
         for name, count in self.gpus.items():
-            yield f"node {name} gpus={','.join(['24'] * count)}" if count else f"node {name}"
+            gpus = f" gpus={','.join(['24'] * count)}" if count else ""
+            yield f"node {name}{gpus}{self.rng.choice(('', '', '', ' cores=2', ' power=500'))}"
 
 
 class Catalog:
@@ -44,7 +46,8 @@ class Catalog:
         gpus = 0 if kind < 0.25 else 2 if kind > 0.95 else 1
         memory = str(rng.choice((6, 8, 10))) if gpus and rng.random() < 0.8 else "whole"
         scale = {"min": str(low), "max": str(high), "idle": str(rng.choice(IDLE_S)), "min_up": "10"}
-        return scale | {"gpus": str(gpus), "memory": memory, "host": "4", "cores": "1"}
+        takes = {"host": "4", "cores": "1", "power": str(rng.choice((0, 150, 250)))}
+        return scale | {"gpus": str(gpus), "memory": memory} | takes
 
     def lines(self) -> Iterator[str]:
         grace, limit = self.rng.choice((5, 15)), self.rng.choice((1, 1, 2))

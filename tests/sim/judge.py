@@ -16,7 +16,7 @@ from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
 from llmgw.core.types.routes import RouteReplica, RouteTable
 from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Shard
-from tests.sim import restraint
+from tests.sim import restraint, room
 from tests.sim.orders import Order, why_start, why_stop
 from tests.sim.rest import findings
 from tests.sim.world import Engine, Host
@@ -99,33 +99,8 @@ class Judge:
         )
         # A record rebuilt from markers does not know its resources; its engine, if there is one, is counted.
         records = {r.key: r.start for r in agent.records.values() if not r.ended and not r.partial}
-        self._room(agent.host, records, start)
-
-    def _room(self, host: Host, holders: dict[n.Key, m.Start], start: m.Start) -> None:
-        """No byte of GPU memory, whole GPU or port twice: what `holders` have, and what truly is there."""
-        now = self.sim.clock.now
-        memory = holders | {e.key: e.start for e in host.engines if e.holds(now)}
-        for gpu in host.devices:
-            there = [s for s in memory.values() if gpu.uuid in s.gpus]
-            if gpu.uuid not in start.gpus:
-                continue
-            whole = [s.shard for s in there if not s.resources.gpu_memory_bytes]
-            self.require(
-                "no whole GPU twice",
-                not whole or len(there) == 1,
-                f"{gpu.uuid} is {whole}'s alone, and held by {[s.shard for s in there]}",
-            )
-            total = sum(s.resources.gpu_memory_bytes or 0 for s in there)
-            self.require(
-                "no byte of GPU memory twice",
-                total <= gpu.memory_bytes,
-                f"{gpu.uuid} has {gpu.memory_bytes} bytes, {total} are given to {[s.shard for s in there]}",
-            )
-        listen = holders | {e.key: e.start for e in host.live()}
-        ports = [s.shard for s in listen.values() if s.port == start.port]
-        self.require(
-            "no port twice", len(ports) <= 1, f"port {start.port} of {host.name} is {ports}'s"
-        )
+        room.granted(self, agent.host, records, start)
+        room.not_overdrawn(self, agent, records, start)
 
     def _freed(self, host: Host, key: n.Key) -> None:
         left = host.live(key)
@@ -145,7 +120,7 @@ class Judge:
             f"{agent.facts.node} starts attempt {record.attempt} of {key} (F36)",
         )
         self.require("one tree a shard", not host.live(key), f"{key} runs already on {host.name}")
-        self._room(host, {key: record.start}, record.start)
+        room.granted(self, host, {key: record.start}, record.start)
         for other in self.sim.hosts.values():
             twin = [e for e in other.live() if e.key == key and e.host != host.name]
             self.require("one incarnation", not twin, f"{key} is on {other.name} and {host.name}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from llmgw.core.types.catalog import Model, Profile
+from llmgw.core.types.messages import Capacity, Resources
 from llmgw.core.types.state import State
 from tests.sim.claims import claim
 from tests.sim.world import Engine, Host
@@ -84,7 +85,12 @@ def _model(sim: Simulation, model: Model, engines: list[tuple[Engine, Profile]])
     if len(running) > model.scaling.min and (model.on_demand or len(running) > model.scaling.max):
         yield f"{model.name} runs {len(running)} times, {model.scaling.min} wanted: {sorted(running)}"
     if len(running) < model.scaling.min:
-        room = [h.name for h in sim.hosts.values() for p in model.profiles if fits(h, p, now)]
+        room = [
+            name
+            for name, host in sim.hosts.items()
+            for p in model.profiles
+            if fits(host, sim.agents[name].facts.capacity, p, now)
+        ]
         if room:
             yield f"{model.name} runs {len(running)} of {model.scaling.min} times, {room[0]} has room"
 
@@ -93,10 +99,21 @@ def drifted(profile: Profile, engine: Engine) -> bool:
     return profile.fingerprint_on(engine.host) != engine.start.fingerprint
 
 
-def fits(host: Host, profile: Profile, now: float) -> bool:
+def short(capacity: Capacity, profile: Profile, held: list[Resources]) -> bool:
+    """Of cores, watts or host memory."""
+    return any(
+        most is not None and wanted and wanted + sum(getattr(h, field) for h in held) > most
+        for field in ("cpu_cores", "power_w", "host_memory_bytes")
+        for most, wanted in [(getattr(capacity, field), getattr(profile, field))]
+    )
+
+
+def fits(host: Host, capacity: Capacity, profile: Profile, now: float) -> bool:
     """Whether the host alone could take one more, counted from the truth."""
     if profile.nodes > 1:
         return False  # who goes with whom is more than this counts
+    if short(capacity, profile, [e.start.resources for e in host.engines if e.holds(now)]):
+        return False
     if not profile.gpus:
         return True
     free = 0

@@ -21,6 +21,7 @@ class Failure(Exception):  # noqa: N818 - it is the finding, not an error
     def __init__(self, chaos: Chaos, invariant: str, said: str, more: str = "") -> None:
         self.seed, self.invariant, self.said = chaos.seed, invariant, said
         self.lines, self.at_s = tuple(chaos.lines), chaos.sim.clock.now
+        self.needless = chaos.sim.judge.needless
         told = f"{chaos.sim.story()}{more}\n\nseed {chaos.seed}: {said}"
         replay = f"replay: python -m tests.sim --seed {chaos.seed} -v"
         smaller = f"as a script: python -m tests.sim --shrink {chaos.seed}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.commands import Commands
 from tests.sim.script import difference, parse, scripts
 
 
@@ -13,6 +14,12 @@ from tests.sim.script import difference, parse, scripts
 def test_the_story_goes_as_written(path: Path) -> None:
     changed = difference(path)
     assert not changed, f"{changed}\n\nif that is right: python -m tests.sim --rewrite {path}"
+
+
+def test_every_word_has_its_manual() -> None:
+    """`python -m tests.sim --words` prints them."""
+    for word, text in Commands().manual().items():
+        assert text.startswith(f"`{word}"), f"{word}: its manual begins with how it is written"
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: path.stem)

@@ -37,14 +37,19 @@ class Given:
         self.sim.lease.kind = "etcd"
 
     def do_node(self, words: list[str], keys: Keys) -> None:
-        """`node NAME [gpus=24,24]`: a host with GPUs of so many GiB; its agent does not run yet."""
+        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W]`: a host with GPUs of so many GiB, and no agent yet."""
         (name,) = words
         sizes = [s for s in keys.get("gpus", "").split(",") if s]
         gpus = tuple(
             Gpu(uuid=f"{name}-gpu{i}", index=i, memory_bytes=int(size) * GIB)
             for i, size in enumerate(sizes)
         )
-        capacity = Capacity(cpu_cores=16, host_memory_bytes=64 * GIB, ports=(18000, 18019))
+        capacity = Capacity(
+            cpu_cores=float(keys.get("cores", 16)),
+            host_memory_bytes=int(keys.get("host", 64)) * GIB,
+            power_w=float(keys["power"]) if "power" in keys else None,
+            ports=(18000, 18019),
+        )
         facts = NodeFacts(node=name, node_id=f"id-{name}", address=name, capacity=capacity)
         self.sim.add(facts, gpus)
 
@@ -95,7 +100,7 @@ class Given:
         self.sim.catalog = replace(self.sim.catalog, models=models)
 
     def do_reload(self, _: list[str], __: Keys) -> None:
-        """SIGHUP: control reads the catalog file."""
+        """`reload`: SIGHUP, control reads the catalog file."""
         self.sim.edited_s = self.sim.clock.now
         for control in self.sim.controls.values():
             control.reload(self.sim.catalog)
@@ -138,6 +143,7 @@ def _profile(name: str, keys: Keys) -> Profile:
         gpu_memory_bytes=int(memory) * GIB if gpus and memory != "whole" else None,
         host_memory_bytes=int(keys.get("host", 0)) * GIB,
         cpu_cores=float(keys.get("cores", 0)),
+        power_w=float(keys.get("power", 0)),
         weights={"default": keys.get("weights", f"{name}.gguf")},
         fingerprints={"default": f"1:{keys.get('print', '') or _print(name, keys)}"},
         ready=Ready(failures=2, of=3),

@@ -42,7 +42,7 @@ class Seen:
         self.sim.run(float(words[0].removesuffix("s")))
 
     def do_plan(self, _: list[str], __: Keys) -> Iterator[str]:
-        """What the next pass would do: verdicts, and actions in order."""
+        """`plan`: what the next pass would do: verdicts, and actions in order."""
         plan = decide(self._state, self.sim.clock.now)
         if plan.settling_for:
             yield f"settling, waits for {', '.join(plan.settling_for)}"
@@ -58,7 +58,7 @@ class Seen:
         yield from (f"warning: {w}" for w in plan.warnings)
 
     def do_status(self, _: list[str], __: Keys) -> Iterator[str]:
-        """Replicas, routes, and what truly runs."""
+        """`status`: replicas, routes, and what truly runs."""
         for r in self.sim.core.survey(self._state).replicas:
             where = f" {r.endpoint}" if r.endpoint else ""
             yield f"replica {r.replica} of {r.model}: {r.state}, {r.have} of {r.want}{where}"
@@ -72,14 +72,14 @@ class Seen:
                 yield f"runs {e.start.shard} ({e.start.incarnation}) attempt {e.attempt} on {e.host}"
 
     def do_failures(self, _: list[str], __: Keys) -> Iterator[str]:
-        """What counts against a model (A67)."""
+        """`failures`: what counts against a model (A67)."""
         for model, failures in self._state.failures.items():
             yield f"{model}: {len(failures)} failed, last: {failures[-1].error}"
 
     # ------------------------------------------------------------ the end
 
     def do_calm(self, _: list[str], __: Keys) -> None:
-        """All faults stop; what is down is started, what is stopped wakes."""
+        """`calm`: all faults stop; what is down is started, what is stopped wakes."""
         sim = self.sim
         sim.say("fate", "", "all faults stop")
         sim.requires = ""

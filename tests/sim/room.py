@@ -1,0 +1,60 @@
+"""Nothing of a node is given out twice, judged when it is granted and again when it is taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmgw.core.types import messages as m
+from llmgw.core.types import node as n
+from tests.sim.world import Host
+
+if TYPE_CHECKING:
+    from tests.sim.agents import Agent
+    from tests.sim.judge import Judge
+
+
+def not_overdrawn(
+    judge: Judge, agent: Agent, holders: dict[n.Key, m.Start], start: m.Start
+) -> None:
+    """No core, watt or byte of host memory of a node twice, as far as its books go."""
+    capacity = agent.facts.capacity
+    for what, field in (
+        ("core", "cpu_cores"),
+        ("watt", "power_w"),
+        ("byte of host memory", "host_memory_bytes"),
+    ):
+        most = getattr(capacity, field)
+        if most is not None and getattr(start.resources, field):
+            total = sum(getattr(s.resources, field) for s in holders.values())
+            judge.require(
+                f"no {what} twice",
+                total <= most,
+                f"{agent.facts.node} has {most:g}, {total:g} are given to {list(holders)}",
+            )
+
+
+def granted(judge: Judge, host: Host, holders: dict[n.Key, m.Start], start: m.Start) -> None:
+    """No byte of GPU memory, whole GPU or port twice: what `holders` have, and what truly is there."""
+    now = judge.sim.clock.now
+    memory = holders | {e.key: e.start for e in host.engines if e.holds(now)}
+    for gpu in host.devices:
+        there = [s for s in memory.values() if gpu.uuid in s.gpus]
+        if gpu.uuid not in start.gpus:
+            continue
+        whole = [s.shard for s in there if not s.resources.gpu_memory_bytes]
+        judge.require(
+            "no whole GPU twice",
+            not whole or len(there) == 1,
+            f"{gpu.uuid} is {whole}'s alone, and held by {[s.shard for s in there]}",
+        )
+        total = sum(s.resources.gpu_memory_bytes or 0 for s in there)
+        judge.require(
+            "no byte of GPU memory twice",
+            total <= gpu.memory_bytes,
+            f"{gpu.uuid} has {gpu.memory_bytes} bytes, {total} are given to {[s.shard for s in there]}",
+        )
+    listen = holders | {e.key: e.start for e in host.live()}
+    ports = [s.shard for s in listen.values() if s.port == start.port]
+    judge.require(
+        "no port twice", len(ports) <= 1, f"port {start.port} of {host.name} is {ports}'s"
+    )
