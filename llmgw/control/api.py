@@ -123,7 +123,9 @@ class Api:
         try:
             report = decode_report(await body(request))
         except WireError as e:
-            e.status = 426  # the one status that says: another version. The node counts as silent (F55)
+            e.status = (
+                426  # the one status that says: another version. The node counts as silent (F55)
+            )
             e.hint = e.hint or "upgrade llmgw on that node, or here: the older of the two"
             raise
         came_from = request.client.host if request.client else ""

@@ -47,6 +47,13 @@ def test_the_first_restarts_at_once_back_off_is_from_the_second(
     assert backing_off(after(*at_s), ALPHA, now) == why
 
 
+def test_f44_an_agent_that_died_before_the_exec_is_no_failure_of_the_engine() -> None:
+    """Else a roll would be halted by it, and ten such deaths give up a model that never ran."""
+    state = running(catalog(ALPHA), node("box1"))
+    lost = shard("alpha-1/0", state="failed", error="the agent died", never_ran=True)
+    assert observe(state, ShardsChanged("box1", (lost,)), 1.0).failures == {}
+
+
 def test_it_is_given_up_after_max_within_the_window_and_that_does_not_lapse() -> None:
     assert gave_up(after(0.0, 50.0), ALPHA) == ""
     assert gave_up(after(0.0, 150.0, 160.0), ALPHA) == ""

@@ -79,6 +79,7 @@ def test_the_exec_failed_after_the_intent() -> None:
     b = again(Bench().start())
     assert b.record.state == "failed"
     assert "no process has its markers" in str(b.record.error)
+    assert node_report(b.state, for_register=True).shards[0].never_ran
 
 
 def test_gone_while_the_agent_was_down_is_failed_unobserved_and_control_decides() -> None:

@@ -159,7 +159,6 @@ class Stage(Fleet):
             wrong[:] = truth.wrong(self, running, wanted, self.kept)
             if self.other.get(DEAF) in running:
                 wrong.append(f"the {DEAF} of before still runs")
-                self.go_on()
             return not wrong
 
         try:
@@ -254,20 +253,6 @@ class Stage(Fleet):
         self.started(0)
 
     # ------------------------------------------------ the operator
-
-    def go_on(self) -> None:
-        """A roll whose new engine never came to be is halted until somebody clears the model (A66).
-
-        Also where it was the agent that died, between journal and exec (F44), and no engine that failed.
-        """
-        url = f"{self.urls['control']}/api/v1/plan"
-        try:
-            actions = self.http.get(url).raise_for_status().json()["actions"]
-        except httpx.HTTPError:
-            return
-        if any("halted" in a["why"] and "the agent died" in a["why"] for a in actions):
-            assert any("Spawn" in d or "WriteRecord" in d for d in self.deaths), actions
-            self.clear()
 
     def clear(self) -> None:
         """What one cell made of the failure counts is nothing to the next."""

@@ -265,6 +265,7 @@ def wanted(state: State, shards: Iterable[Shard], now: float) -> State:
 def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
     """Count each failed incarnation once, under its canonical model (A67): given up already while it is torn down."""
     ended = [s for s in shards if s.report.state == "failed" or s.report.gave_up]
+    ended = [s for s in ended if not s.report.never_ran]
     if not ended:
         return state
     failures = dict(state.failures)

@@ -141,7 +141,8 @@ def _gone(record: Record, detail: str, now: float) -> Record:
         return _resumed(record, now)
     if record.intent:
         why = f"the agent died before it was started: {detail or 'no process has its markers'}"
-        return replace(_over(replace(record, intent=False), why, now), pid=None)
+        first = not record.started_at
+        return replace(_over(replace(record, intent=False, never_ran=first), why, now), pid=None)
     record = _over(record, f"not running when the agent came back: {_unseen(detail)}", now)
     return replace(record, watch=replace(record.watch, gone=True, free=free))
 

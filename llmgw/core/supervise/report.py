@@ -40,6 +40,7 @@ def shard_report(record: Record, *, secrets: bool = False) -> ShardReport:
         progress=record.watch.progress,
         error=record.error,
         gave_up=record.gave_up,
+        never_ran=record.never_ran,
         api_key=record.api_key if secrets else None,
         served_name=(start.served_name or start.model) if secrets else None,
     )

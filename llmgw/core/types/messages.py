@@ -105,6 +105,8 @@ class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     error: str | None = None
     #: failed for good: the agent's bounded restarts are used up (A67)
     gave_up: bool = False
+    #: its agent died before it could be started (F44): that says nothing about the engine, so it is no failure of it
+    never_ran: bool = False
     node: str | None = None
     #: in `register` only, never in inventories for people (contract/http.md)
     api_key: str | None = None

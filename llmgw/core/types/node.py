@@ -113,6 +113,8 @@ class Record(Struct, frozen=True, kw_only=True):
     gave_up: bool = False
     error: str | None = None
     exit_code: int | None = None
+    #: the agent died between its intent and its exec (F44)
+    never_ran: bool = False
     compute: Compute | None = None
     #: rebuilt from an older agent's markers, or unreadable: what it was started with is not known, it is not restarted
     partial: bool = False
