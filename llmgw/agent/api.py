@@ -27,7 +27,8 @@ from llmgw.agent.logs import Logs
 from llmgw.agent.placeholders import redacted
 from llmgw.core.supervise.claims import ID
 from llmgw.core.supervise.report import node_report
-from llmgw.core.types.node import AgentState, Record
+from llmgw.core.types.node import AgentState
+from llmgw.core.types.record import Record
 
 TAIL_BYTES, FOLLOW_S = 64 * 1024, 0.5
 #: One answer is made in the loop's own event loop: more of a log would hold up everything else (F60).

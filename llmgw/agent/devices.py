@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from llmgw.agent import ports, process
 from llmgw.agent.gpu import Gpus, Reading, Use
 from llmgw.core.types.messages import Foreign
-from llmgw.core.types.node import GpusSeen, Key, MemorySeen, Record
+from llmgw.core.types.node import GpusSeen, MemorySeen
+from llmgw.core.types.record import Key, Record
 
 
 class Devices:

@@ -21,7 +21,7 @@ from llmgw.agent import crash
 from llmgw.agent.disk import remove_durably, sync_dir, write_durably
 from llmgw.core.supervise.claims import ID, SHARD
 from llmgw.core.types.messages import EPOCH_END, SHARD_STATES, Start, Token
-from llmgw.core.types.node import Key, Record
+from llmgw.core.types.record import Key, Record
 from llmgw.wire.unknown import merged, unknown
 
 log = structlog.get_logger()

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import NodeFacts, Record
+from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.record import Record
 from llmgw.errors import LlmgwError
 
 #: Of the agent's own environment, what an engine must not get: the service manager's, and ours (tokens among them).

@@ -30,7 +30,8 @@ from llmgw.core.types.messages import (
     Refusal,
     Registered,
 )
-from llmgw.core.types.node import AgentState, Event, Key, Session, SessionOpened
+from llmgw.core.types.node import AgentState, Event, Session, SessionOpened
+from llmgw.core.types.record import Key
 from llmgw.errors import LlmgwError
 from llmgw.wire.unknown import unknown
 

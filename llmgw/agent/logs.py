@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from llmgw.agent import crash
-from llmgw.core.types.node import Key, Record
+from llmgw.core.types.record import Key, Record
 
 #: Past this size a log is moved into `.1` by copying; the engine goes on writing to the emptied file (it appends).
 LOG_MAX_BYTES = 64 << 20

@@ -35,7 +35,6 @@ from llmgw.core.types.node import (
     Effect,
     Event,
     Identify,
-    Key,
     Look,
     Measure,
     Probe,
@@ -49,6 +48,7 @@ from llmgw.core.types.node import (
     Tick,
     WriteRecord,
 )
+from llmgw.core.types.record import Key
 
 log = structlog.get_logger()
 HEARTBEAT_S = 5.0

@@ -15,7 +15,8 @@ import msgspec
 
 from llmgw.core.supervise.claims import NAME, misnamed
 from llmgw.core.types.messages import Resources, Start
-from llmgw.core.types.node import Key, Record, Told
+from llmgw.core.types.node import Told
+from llmgw.core.types.record import Key, Record
 
 MARKER = "LLMGW_START"
 FORMAT = 1

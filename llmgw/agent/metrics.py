@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llmgw.agent import probe
 from llmgw.core.types.messages import LIVE, SHARD_STATES
-from llmgw.core.types.node import AgentState, Record
+from llmgw.core.types.node import AgentState
+from llmgw.core.types.record import Record
 
 log = structlog.get_logger()
 SHARD = ["shard", "model"]

@@ -28,14 +28,13 @@ from llmgw.core.types.node import (
     Event,
     Exited,
     Identified,
-    Key,
     NodeFacts,
     Probed,
-    Record,
     Spawned,
     SpawnFailed,
     TreeSeen,
 )
+from llmgw.core.types.record import Key, Record
 from llmgw.errors import LlmgwError
 
 log = structlog.get_logger()

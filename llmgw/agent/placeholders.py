@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmgw.core.types.messages import Gpu
-from llmgw.core.types.node import NodeFacts, Record
+from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.record import Record
 from llmgw.errors import LlmgwError
 
 HOLE = re.compile(r"\$\$|\$\{([^}]*)\}")

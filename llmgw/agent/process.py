@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from llmgw.core.supervise.claims import is_key
-from llmgw.core.types.node import Key
+from llmgw.core.types.record import Key
 
 PROC = Path("/proc")
 #: In place of a state: who we may not look at (hidepid), so neither dead nor anybody we know (F45).

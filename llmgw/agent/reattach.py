@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from llmgw.agent import markers
 from llmgw.agent.process import Mark, Pids, Stat, all_stats, started_at, sweep, tree_of, words
-from llmgw.core.types.node import Identified, Key, Record, Told
+from llmgw.core.types.node import Identified, Told
+from llmgw.core.types.record import Key, Record
 
 log = structlog.get_logger()
 

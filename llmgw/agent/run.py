@@ -33,7 +33,8 @@ from llmgw.agent.settings import AgentSettings
 from llmgw.core.supervise import initial_state
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import Capacity
-from llmgw.core.types.node import NodeFacts, Record
+from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.record import Record
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
 
 log = structlog.get_logger()

@@ -15,7 +15,8 @@ from llmgw.agent import api, metrics
 from llmgw.agent.logs import Logs
 from llmgw.core.supervise import initial_state
 from llmgw.core.types.messages import Gpu, Start
-from llmgw.core.types.node import AgentState, NodeFacts, Record
+from llmgw.core.types.node import AgentState, NodeFacts
+from llmgw.core.types.record import Record
 from tests.agent.test_probe import against, answer
 
 START = Start(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from llmgw.agent.journal import Journal
 from llmgw.core.supervise.claims import ID, SHARD
 from llmgw.core.types.messages import Compute, Resources, Start, Token
-from llmgw.core.types.node import Record, Watch
+from llmgw.core.types.record import Record, Watch
 
 START = Start(
     shard="alpha-7k2/0",

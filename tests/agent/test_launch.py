@@ -14,7 +14,8 @@ from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler, PlaceholderError, redacted, values_of
 from llmgw.core.types.catalog import PLACEHOLDERS
 from llmgw.core.types.messages import Fabric, Gpu, Peer, Start
-from llmgw.core.types.node import NodeFacts, Record
+from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.record import Record
 
 START = Start(
     shard="alpha-1/0",

@@ -16,7 +16,8 @@ from llmgw.agent import markers, process
 from llmgw.agent.launch import markers as plain_markers
 from llmgw.core.types.catalog import Ready, Restart, Stop
 from llmgw.core.types.messages import Peer, Resources, Start
-from llmgw.core.types.node import Key, NodeFacts, Record, Told
+from llmgw.core.types.node import NodeFacts, Told
+from llmgw.core.types.record import Key, Record
 from tests.agent.rig import until
 
 FACTS = NodeFacts(node="box1", node_id="n1")

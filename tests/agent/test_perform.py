@@ -28,18 +28,8 @@ from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
 from llmgw.core.supervise import initial_state
 from llmgw.core.types.messages import Gpu, Start
-from llmgw.core.types.node import (
-    Event,
-    Exited,
-    Key,
-    NodeFacts,
-    Probed,
-    Record,
-    Spawned,
-    SpawnFailed,
-    TreeSeen,
-    Watch,
-)
+from llmgw.core.types.node import Event, Exited, NodeFacts, Probed, Spawned, SpawnFailed, TreeSeen
+from llmgw.core.types.record import Key, Record, Watch
 from scripts.ports import free_port
 from tests.agent.rig import until
 from tests.engines.running import FAKE

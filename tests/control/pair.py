@@ -31,14 +31,13 @@ from llmgw.core.types.node import (
     Exited,
     GpusSeen,
     Identified,
-    Key,
     MemorySeen,
     NodeFacts,
     Probed,
-    Record,
     Spawned,
     TreeSeen,
 )
+from llmgw.core.types.record import Key, Record
 from tests.control.bench import SOON_S, Bench, scenario
 
 Fault = Literal["", "lost", "unheard", "twice", "late"]

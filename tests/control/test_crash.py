@@ -29,12 +29,12 @@ from llmgw.core.types.node import (
     Identify,
     Look,
     Measure,
-    Record,
     Signal,
     Spawn,
     StoreToken,
     WriteRecord,
 )
+from llmgw.core.types.record import Record
 from llmgw.errors import LlmgwError, UsageError
 from tests.control.bench import CATALOG, SOON_S, Agent, started
 from tests.control.box import ROOT, Box

@@ -227,7 +227,9 @@ def test_f25_a_control_that_lost_its_lease_ends_and_leaves_the_gateway(tmp_path:
             await gateway_pid(box)
             lock = box.state / "inventory.db.lock"
             lock.unlink()
-            with lock.open("w") as other:  # of one that does not claim the file itself: an older version
+            with lock.open(
+                "w"
+            ) as other:  # of one that does not claim the file itself: an older version
                 fcntl.flock(other, fcntl.LOCK_EX)
                 assert await box.ended(process) == 1
             assert "the lease is lost" in box.said()

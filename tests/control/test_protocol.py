@@ -272,7 +272,9 @@ async def test_orders_that_come_in_another_order_are_all_taken(bench: Bench) -> 
             plain["commands"] = plain["commands"][::-1]
         return json.dumps(plain).encode()
 
-    bench.catalog.write_text(CATALOG.replace("{min: 1}", "{min: 3, max: 3}") + "defaults: {start_limit: 3}\n")
+    bench.catalog.write_text(
+        CATALOG.replace("{min: 1}", "{min: 3, max: 3}") + "defaults: {start_limit: 3}\n"
+    )
     wire = Wire(bench)
     wire.answered = reversed_
     node = Node(wire, bench.folder / "agent")

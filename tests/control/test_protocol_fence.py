@@ -5,6 +5,7 @@ F21, A42. An order that could not be journaled is refused, and nothing of it is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,10 @@ from msgspec.structs import replace
 
 from llmgw.control.sessions import REPEAT_S
 from llmgw.core.types.messages import StopShard, Token
-from llmgw.core.types.node import CommandReceived, Record, Tick, Watch
-from tests.control.bench import Agent
-from tests.control.pair import Node, one_node, until, up
+from llmgw.core.types.node import CommandReceived, Tick
+from llmgw.core.types.record import Record, Watch
+from tests.control.bench import Agent, Bench, scenario
+from tests.control.pair import Node, Wire, one_node, until, up
 
 
 @contextmanager
@@ -148,3 +150,31 @@ async def test_an_order_that_was_half_journaled_is_not_found_obeyed_after_a_rest
         loop.post(Tick())
         await until(lambda: b'"desired":"running"' in journal.read_bytes(), "taken back")
         assert record.key in node.alive
+
+
+@scenario
+async def test_a42_an_order_is_acknowledged_when_it_is_journaled_and_not_before(
+    bench: Bench,
+) -> None:
+    """Until then control keeps it: an agent that dies with it in hand is not taken to have it."""
+    models = bench.catalog.read_text()
+    bench.catalog.write_text("version: 1\nmodels: {}\n")
+    node = Node(Wire(bench), bench.folder / "agent")
+    async with bench.running():
+        async with node.running():
+            await until(node.agree)
+            (task,) = (t for t in asyncio.all_tasks() if "Loop.run" in repr(t.get_coro()))
+            task.cancel()
+            await asyncio.wait({task})
+            bench.catalog.write_text(models)
+            await bench.post("/api/v1/catalog")
+            await until(lambda: not node.loop.queue.empty(), "the order is there")
+            node.link.offer()
+            await until(lambda: not node.link.outbox.ready.is_set(), "told")
+            await asyncio.sleep(0.05)
+            session = node.session
+            assert session is not None
+            assert (session.applied, list(session.queue)) == (0, [1])
+        async with node.running():
+            await up(node)
+            assert len(node.alive) == 1

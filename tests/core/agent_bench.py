@@ -32,11 +32,9 @@ from llmgw.core.types.node import (
     Exited,
     GpusSeen,
     Identified,
-    Key,
     MemorySeen,
     NodeFacts,
     Probed,
-    Record,
     Refuse,
     Session,
     SessionOpened,
@@ -46,6 +44,7 @@ from llmgw.core.types.node import (
     TreeSeen,
     WriteRecord,
 )
+from llmgw.core.types.record import Key, Record
 
 GIB = 1 << 30
 C1, C2 = "http://c1:8801", "http://c2:8801"

@@ -10,8 +10,9 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Scaling
 from llmgw.core.types.messages import Resources, ShardReport, Start
-from llmgw.core.types.node import GpusSeen, Record
+from llmgw.core.types.node import GpusSeen
 from llmgw.core.types.plan import DrainReplica, StopReplica
+from llmgw.core.types.record import Record
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
     GATEWAY_GONE_S,

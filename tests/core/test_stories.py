@@ -1,7 +1,7 @@
 """What went wrong on real clusters, replayed as it was told (the lines *Story* and *Gap seen* of acceptance.md).
 
-Those that stand elsewhere, as examples of their statement: A8 and A39 in test_reconcile_ends, A20, A26, A27, A31 in
-test_adopt, A36 in test_adopt_known, A67 in test_reconcile, and all of them as whole histories in tests/scripts.
+Those that stand elsewhere, as examples of their statement: A20, A26, A31 in test_adopt, A36 in test_adopt_known, A67 in
+test_reconcile; and all of them as whole histories in tests/scripts.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from tests.core.world import (
 )
 
 ON = ("box1-0",)
+FULL: NodeReport = node("box1", shard("alpha-1/0", gpus=ON))
 
 
 def told(state: State, *events: Event, now: float = 1.0) -> State:
@@ -104,9 +105,6 @@ def test_a13_an_early_empty_registration_left_a_running_shard_failed_and_unalloc
         assert holdings(state)["box1"].gpus["box1-0"].by == ("alpha-1/0",)
         assert replicas(decide(state, 2.0))["alpha-1"].state == "ready"
         assert routed(state) == {"alpha-1": whole.endpoint}
-
-
-FULL: NodeReport = node("box1", shard("alpha-1/0", gpus=ON))
 
 
 def test_a24_every_awake_on_demand_model_was_drained_at_every_failover() -> None:

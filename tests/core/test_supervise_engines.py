@@ -22,7 +22,6 @@ from llmgw.core.types.node import (
     MemorySeen,
     Probe,
     Probed,
-    Record,
     SessionLost,
     Signal,
     Spawn,
@@ -30,6 +29,7 @@ from llmgw.core.types.node import (
     SpawnFailed,
     TreeSeen,
 )
+from llmgw.core.types.record import Record
 from tests.core.agent_bench import C1, GIB, GPU0, GPU1, KEY, Bench, on_gpu, start
 
 # ---------------------------------------------------------------- attempts

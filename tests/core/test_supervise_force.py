@@ -18,8 +18,8 @@ from llmgw.core.types.node import (
     Signal,
     Spawn,
     TreeSeen,
-    Watch,
 )
+from llmgw.core.types.record import Watch
 from tests.core.agent_bench import FACTS, GIB, KEY, Bench, on_gpu, start
 
 ALL = Resources(gpu_memory_bytes=20 * GIB, host_memory_bytes=60 * GIB, cpu_cores=12, power_w=700)

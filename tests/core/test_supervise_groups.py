@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Exited, Key, Probe, Spawn, TreeSeen
+from llmgw.core.types.node import Exited, Probe, Spawn, TreeSeen
+from llmgw.core.types.record import Key
 from tests.core.agent_bench import Bench, start
 
 WORKER: Key = ("alpha-1/1", "inc-1")

@@ -25,13 +25,11 @@ from llmgw.core.types.node import (
     GpusSeen,
     Identified,
     Identify,
-    Key,
     Look,
     Measure,
     MemorySeen,
     Probe,
     Probed,
-    Record,
     Session,
     SessionOpened,
     Signal,
@@ -43,6 +41,7 @@ from llmgw.core.types.node import (
     TreeSeen,
     WriteRecord,
 )
+from llmgw.core.types.record import Key, Record
 from tests.core.agent_bench import GPU0, GPU1, Bench, on_gpu, start
 
 KEYS: tuple[Key, ...] = (("alpha-1/0", "inc-1"), ("alpha-2/0", "inc-2"))

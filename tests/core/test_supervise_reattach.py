@@ -17,12 +17,12 @@ from llmgw.core.types.node import (
     Look,
     Measure,
     Probe,
-    Record,
     Signal,
     Spawn,
     Tick,
     Told,
 )
+from llmgw.core.types.record import Record
 from tests.core.agent_bench import C1, GIB, KEY, Bench, on_gpu, start
 
 HERE: dict[str, Any] = {"leader": "same"}

@@ -14,6 +14,7 @@ from llmgw.core.supervise import durable, initial_state, next_due, unidentified
 from llmgw.core.supervise.report import node_report
 from llmgw.core.types import node as n
 from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Token
+from llmgw.core.types.record import Key, Record
 from tests.sim import evidence, older
 from tests.sim.clock import iso
 from tests.sim.links import Link
@@ -42,7 +43,7 @@ class Agent(Process):
         self.host = host
         self.facts = facts
         self.luck = sim.dice.stream("agent", facts.node)
-        self.journal: dict[n.Key, n.Record] = {}
+        self.journal: dict[Key, Record] = {}
         self.token: Token | None = None
         self.state: n.AgentState | None = None
         self.links: dict[str, Link] = {}
@@ -51,12 +52,12 @@ class Agent(Process):
         #: a leader has answered this process
         self.heard_leader = False
         self._ticks_at = float("inf")
-        self._watched: dict[n.Key, tuple[Engine, int]] = {}
-        self._unwritten: set[n.Key] = set()
+        self._watched: dict[Key, tuple[Engine, int]] = {}
+        self._unwritten: set[Key] = set()
         host.exited = self._exited
 
     @property
-    def records(self) -> dict[n.Key, n.Record]:
+    def records(self) -> dict[Key, Record]:
         """What this node answers for: in memory, else what the journal says."""
         return self.state.records if self.state is not None else self.journal
 
@@ -198,7 +199,7 @@ class Agent(Process):
 
         self.later(delay_s, then)
 
-    def _patience_s(self, record: n.Record) -> float:
+    def _patience_s(self, record: Record) -> float:
         """Answers of what is up and well, or loads, are slow in coming: it keeps the simulator quick."""
         if not self.sim.slow_probes:
             return 0.05
@@ -210,14 +211,14 @@ class Agent(Process):
         """How long a spawn or a look at processes takes."""
         return 0.05 if self.luck.random() < 0.9 else self.luck.uniform(0.1, 1.5)
 
-    def _write(self, record: n.Record) -> None:
+    def _write(self, record: Record) -> None:
         if self.host.disk_full:
             self._unwritten.add(record.key)
             return
         self._unwritten.discard(record.key)
         self.journal[record.key] = durable(record)
 
-    def _spawn(self, record: n.Record) -> None:
+    def _spawn(self, record: Record) -> None:
         key, attempt = record.key, record.attempt
         if key in self._unwritten:
             failed = n.SpawnFailed(key=key, attempt=attempt, error="its intent cannot be journaled")
@@ -248,7 +249,7 @@ class Agent(Process):
 
         self._answer(told, self._moment_s())
 
-    def _identify(self, record: n.Record) -> None:
+    def _identify(self, record: Record) -> None:
         def told() -> None:
             seen, engine = evidence.identify(self.host, record)
             if engine is not None:

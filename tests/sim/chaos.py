@@ -297,7 +297,9 @@ class Chaos:
         leader = self.sim.leader
         if leader is None or leader.state is None:
             return ""
-        engine, node = self._engine(), self._host().name
+        engine = self._engine()
+        silent = [k for k, node in leader.picture.nodes.items() if not node.connected]
+        node = self.rng.choice(sorted(silent) or sorted(self.sim.hosts))
         stop = ""
         if engine is not None:
             force = f"llmgw force {engine.start.shard}"

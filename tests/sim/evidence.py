@@ -8,7 +8,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Identified, Key, MemorySeen, Probed, Record, Told, TreeSeen
+from llmgw.core.types.node import Identified, MemorySeen, Probed, Told, TreeSeen
+from llmgw.core.types.record import Key, Record
 from tests.sim.clock import iso
 from tests.sim.world import Engine, Host, Stranger
 

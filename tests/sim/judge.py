@@ -14,6 +14,7 @@ from llmgw.core.adopt.survey import Survey
 from llmgw.core.types import messages as m
 from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
+from llmgw.core.types.record import Key, Record
 from llmgw.core.types.routes import RouteReplica, RouteTable
 from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Shard
 from tests.sim import restraint, room
@@ -102,7 +103,7 @@ class Judge:
         room.granted(self, agent.host, records, start)
         room.not_overdrawn(self, agent, records, start)
 
-    def _freed(self, host: Host, key: n.Key) -> None:
+    def _freed(self, host: Host, key: Key) -> None:
         left = host.live(key)
         self.require(
             "freed means no process",
@@ -110,7 +111,7 @@ class Judge:
             f"{key} counts as ended on {host.name}, and {[str(e) for e in left]} is there",
         )
 
-    def spawns(self, agent: Agent, record: n.Record) -> None:
+    def spawns(self, agent: Agent, record: Record) -> None:
         """Called before the process is there: at most one tree of a shard, and its room is its own."""
         self.spawned += 1
         host, key = agent.host, record.key
@@ -125,7 +126,7 @@ class Judge:
             twin = [e for e in other.live() if e.key == key and e.host != host.name]
             self.require("one incarnation", not twin, f"{key} is on {other.name} and {host.name}")
 
-    def signal(self, agent: Agent, record: n.Record, engine: Engine, name: str) -> None:
+    def signal(self, agent: Agent, record: Record, engine: Engine, name: str) -> None:
         self.require(
             "nothing not ours is signalled",
             engine.key == record.key,
@@ -137,7 +138,7 @@ class Judge:
         if not engine.ailing and not engine.signals:
             self._ended_by_us(record, engine, name)
 
-    def _ended_by_us(self, record: n.Record, engine: Engine, name: str) -> None:
+    def _ended_by_us(self, record: Record, engine: Engine, name: str) -> None:
         """A healthy engine: ordered to end, for a reason that is true, and nobody is on it."""
         order = self._order(engine)
         if order is None or order.needless:

@@ -19,7 +19,8 @@ from llmgw.core.types.messages import (
     Registered,
     ShardReport,
 )
-from llmgw.core.types.node import Key, Session, SessionLost, SessionOpened
+from llmgw.core.types.node import Session, SessionLost, SessionOpened
+from llmgw.core.types.record import Key
 from tests.sim import older
 from tests.sim.network import Unreachable
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from llmgw.core.adopt.survey import Survey
+from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import started
 from llmgw.core.reconcile.observe import observe
@@ -124,18 +124,21 @@ def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTabl
 # ---------------------------------------------------------------- identity, and one step
 
 
-def known_by_name(state: State, event: Event, now: float) -> State:
-    """A shard is recognised by its name, whatever its incarnation: the one we believed in is not missed (F75, A28)."""
-    after = observe(state, event, now)
-    if not isinstance(event, NodeRegistered):
-        return after
-    named = {s.shard for s in event.report.shards}
-    node = after.nodes[event.report.node]
-    shards = tuple(
-        replace(s, missing=False) if s.missing and s.report.shard in named else s
-        for s in node.shards
-    )
-    return _with(after, replace(node, shards=shards))
+def known_by_name(state: State) -> Survey:
+    """Shards of one replica's name are one replica, whatever their incarnations (A27, A28, F75)."""
+    first: dict[tuple[str, str], str] = {}
+    nodes, real = {}, {}
+    for name, node in state.nodes.items():
+        shards = []
+        for shard in node.shards:
+            r = shard.report
+            inc = first.setdefault((r.model, r.replica), r.incarnation) if shard.holds else ""
+            shards.append(replace(shard, report=replace(r, incarnation=inc or r.incarnation)))
+            real[name, *shards[-1].key] = shard
+        nodes[name] = replace(node, shards=tuple(shards))
+    found = survey(replace(state, nodes=nodes))
+    verdicts = tuple(replace(v, shard=real[v.shard.node, *v.shard.key]) for v in found.verdicts)
+    return replace(found, verdicts=verdicts)
 
 
 def liveness_first(state: State, event: Event, now: float) -> State:
@@ -265,8 +268,8 @@ MUTANTS: dict[str, Mutant] = {
         Core(table=old_ones_stay_routed), ("routes only to live owned endpoints",)
     ),
     "known by name": Mutant(
-        Core(observe=known_by_name),
-        ("at rest the fleet is what the catalog wants", "the picture is whole"),
+        Core(survey=known_by_name),
+        ("no engine restarted needlessly", "at rest the fleet is what the catalog wants"),
     ),
     "liveness first": Mutant(
         Core(observe=liveness_first),

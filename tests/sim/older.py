@@ -18,7 +18,7 @@ from llmgw.core.types.messages import (
     ShardReport,
     Start,
 )
-from llmgw.core.types.node import Key
+from llmgw.core.types.record import Key
 
 TODAY = ""
 #: What each of them does not know yet.

@@ -125,6 +125,7 @@ def why_stop(
         "duplicate_replica": _duplicate,
         "short_after_window": _short,
         "not_running": _broken,
+        "duplicate_rank": _second,
     }
     if reason == "operator":
         asked = action.incarnation in control.sim.people.stopped
@@ -134,7 +135,7 @@ def why_stop(
         return "" if not all(alone) else alone[0]
     judged = judges.get(reason)
     if judged is None:
-        return "" if reason in ("ending", "draining", "duplicate_rank") else f"for {reason}?"
+        return "" if reason in ("ending", "draining") else f"for {reason}?"
     return judged(control, engines[0])
 
 
@@ -190,6 +191,15 @@ def _duplicate(control: Control, engine: Engine) -> str:
     if len(others) + 1 <= model.scaling.max and not twins and not _drifted(model, engine.start):
         return f"{len(others)} others run, max is {model.scaling.max}"
     return "" if others else "nothing else runs"
+
+
+def _second(control: Control, engine: Engine) -> str:
+    """Of one incarnation and rank, and another of it is there (A27): a name is not enough."""
+    start = engine.start
+    known = (x for node in control.picture.nodes.values() for x in node.shards if x.holds)
+    same = [x for x in known if x.incarnation in names(start) and x.rank == start.rank]
+    beyond = start.rank >= start.world_size
+    return "" if beyond or len(same) > 1 else f"it is the only rank {start.rank} of its incarnation"
 
 
 def _short(control: Control, engine: Engine) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmgw.core.types import messages as m
-from llmgw.core.types import node as n
+from llmgw.core.types.record import Key
 from tests.sim.world import Host
 
 if TYPE_CHECKING:
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from tests.sim.judge import Judge
 
 
-def not_overdrawn(
-    judge: Judge, agent: Agent, holders: dict[n.Key, m.Start], start: m.Start
-) -> None:
+def not_overdrawn(judge: Judge, agent: Agent, holders: dict[Key, m.Start], start: m.Start) -> None:
     """No core, watt or byte of host memory of a node twice, as far as its books go."""
     capacity = agent.facts.capacity
     for what, field in (
@@ -33,7 +31,7 @@ def not_overdrawn(
             )
 
 
-def granted(judge: Judge, host: Host, holders: dict[n.Key, m.Start], start: m.Start) -> None:
+def granted(judge: Judge, host: Host, holders: dict[Key, m.Start], start: m.Start) -> None:
     """No byte of GPU memory, whole GPU or port twice: what `holders` have, and what truly is there."""
     now = judge.sim.clock.now
     memory = holders | {e.key: e.start for e in host.engines if e.holds(now)}

@@ -23,6 +23,7 @@ from llmgw.core.types import node as n
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.plan import Plan
+from llmgw.core.types.record import Record
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Event, Shard, State
 from tests.sim.agents import Agent
@@ -162,7 +163,7 @@ class Simulation:
         host, agent = self.hosts[node], self.agents[node]
         engine = host.spawn(start, 1, manners)
         engine.older = True
-        agent.journal[start.shard, start.incarnation] = n.Record(
+        agent.journal[start.shard, start.incarnation] = Record(
             start=start,
             state=state,
             boot_id=host.boot_id,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from llmgw.core.types.messages import Foreign, Gpu, Start
-from llmgw.core.types.node import Key
+from llmgw.core.types.record import Key
 from tests.sim.clock import Clock
 
 GIB = 1 << 30

@@ -30,7 +30,8 @@ from llmgw.core.types.messages import (
     StopShard,
     Token,
 )
-from llmgw.core.types.node import NodeFacts, Record
+from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.record import Record
 from llmgw.core.types.routes import Demand, RouteKey, RouteModel, RouteReplica, RouteTable
 
 GIB = 1 << 30

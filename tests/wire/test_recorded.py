@@ -18,7 +18,7 @@ import structlog
 import llmgw
 from llmgw.agent import markers
 from llmgw.core.types.messages import Commands, Events, NodeReport, Registered
-from llmgw.core.types.node import Record
+from llmgw.core.types.record import Record
 from llmgw.core.types.routes import RouteTable
 from llmgw.gateway.feed import ROUTES, Feed
 from llmgw.gateway.settings import GatewaySettings

@@ -40,7 +40,6 @@ from llmgw.core.types.node import (
     MemorySeen,
     NodeFacts,
     Probed,
-    Record,
     Refuse,
     Register,
     SessionLost,
@@ -50,9 +49,9 @@ from llmgw.core.types.node import (
     StoreToken,
     Tick,
     TreeSeen,
-    Watch,
     WriteRecord,
 )
+from llmgw.core.types.record import Record, Watch
 
 _NO_WATCH = Watch()
 

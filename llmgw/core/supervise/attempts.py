@@ -12,16 +12,8 @@ from msgspec.structs import replace
 from llmgw.core.supervise.restarts import exit_words, gave_up_words, retry_s, with_failure
 from llmgw.core.supervise.table import move
 from llmgw.core.supervise.teardown import begin
-from llmgw.core.types.node import (
-    AgentState,
-    Effect,
-    Exited,
-    Record,
-    Spawn,
-    Spawned,
-    SpawnFailed,
-    Watch,
-)
+from llmgw.core.types.node import AgentState, Effect, Exited, Spawn, Spawned, SpawnFailed
+from llmgw.core.types.record import Record, Watch
 
 #: First probe after a spawn.
 FIRST_PROBE_S = 0.02

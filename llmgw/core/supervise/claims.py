@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from llmgw.core.capacity import GIB, GpuHeld, gib, gpu_takes
 from llmgw.core.types.messages import LIVE, Start
-from llmgw.core.types.node import AgentState, Key, Record
+from llmgw.core.types.node import AgentState
+from llmgw.core.types.record import Key, Record
 
 #: Ids become paths and environment (contract/catalog.md "Names"); a replica id is a model's name and a suffix.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

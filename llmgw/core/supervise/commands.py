@@ -31,14 +31,11 @@ from llmgw.core.types.node import (
     CommandReceived,
     DeleteRecord,
     Effect,
-    Ending,
-    Key,
-    Record,
     Refuse,
     Register,
     StoreToken,
-    Watch,
 )
+from llmgw.core.types.record import Ending, Key, Record, Watch
 
 Answer = tuple[AgentState, tuple[Effect, ...]]
 

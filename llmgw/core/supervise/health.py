@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from llmgw.core.supervise.attempts import fail
 from llmgw.core.supervise.table import UP, move
-from llmgw.core.types.node import AgentState, Effect, Probe, Probed, Record
+from llmgw.core.types.node import AgentState, Effect, Probe, Probed
+from llmgw.core.types.record import Record
 
 #: Probing a newcomer: a share of the time it took so far, so that waiting adds little to any engine's own start.
 QUICK_S, LOADING_S, SHARE = 0.025, 0.25, 0.03

@@ -23,7 +23,8 @@ from llmgw.core.supervise.attempts import endpoint
 from llmgw.core.supervise.table import move
 from llmgw.core.supervise.teardown import CAUSE, begin, grace_s, release
 from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Identified, NodeFacts, Record, Told, Watch
+from llmgw.core.types.node import Identified, NodeFacts, Told
+from llmgw.core.types.record import Record, Watch
 
 Verdict = Literal["rebooted", "unverifiable", "ours", "leftovers", "gone"]
 #: How soon an unverifiable record is asked about again.

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from llmgw.core.types.messages import NodeReport, ShardReport
-from llmgw.core.types.node import AgentState, Record
+from llmgw.core.types.node import AgentState
+from llmgw.core.types.record import Record
 
 
 def shard_report(record: Record, *, secrets: bool = False) -> ShardReport:

@@ -5,7 +5,7 @@ Story: 35 unbounded restarts hung a two-box cluster until a physical reset. May 
 
 from __future__ import annotations
 
-from llmgw.core.types.node import Record
+from llmgw.core.types.record import Record
 
 #: Back-off doubles from `restart.backoff` up to this.
 BACKOFF_MAX_S = 300.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from llmgw.core.types.node import Record
+from llmgw.core.types.record import Record
 
 #: What every state with a process, or with one to come, knows.
 _ANY = {"retry": "pending", "fail": "stopping", "stop": "stopping", "cannot_tell": "unknown"}

@@ -13,17 +13,8 @@ from math import inf
 from msgspec.structs import replace
 
 from llmgw.core.supervise.table import move
-from llmgw.core.types.node import (
-    Effect,
-    Ending,
-    Look,
-    Measure,
-    MemorySeen,
-    Record,
-    Signal,
-    TreeSeen,
-    Watch,
-)
+from llmgw.core.types.node import Effect, Look, Measure, MemorySeen, Signal, TreeSeen
+from llmgw.core.types.record import Ending, Record, Watch
 
 #: How often the tree is looked at, and less often once KILL did not help.
 LOOK_S, STUCK_LOOK_S = 0.25, 2.0

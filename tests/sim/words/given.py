@@ -37,7 +37,7 @@ class Given:
         self.sim.lease.kind = "etcd"
 
     def do_node(self, words: list[str], keys: Keys) -> None:
-        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W]`: a host with GPUs of so many GiB, and no agent yet."""
+        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W]`: a host with GPUs of so many GiB, no agent yet."""
         (name,) = words
         sizes = [s for s in keys.get("gpus", "").split(",") if s]
         gpus = tuple(
