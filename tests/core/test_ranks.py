@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.types.messages import ShardReport
@@ -63,10 +64,10 @@ def test_a38_the_second_of_a_rank_goes_when_the_one_that_counts_is_up_and_not_be
 
 
 def test_a20_where_worlds_disagree_that_of_the_lowest_rank_counts() -> None:
-    plan = in_any_order(half(0), half(1).__class__(**_with(half(1), world_size=3)))
+    plan = in_any_order(half(0), replace(half(1), world_size=3))
     assert (replicas(plan)["deep-1"].want, replicas(plan)["deep-1"].state) == (2, "ready")
-    plan = in_any_order(half(0).__class__(**_with(half(0), world_size=1)), half(1))
+    plan = in_any_order(replace(half(0), world_size=1), half(1))
     assert verdicts(plan)["box2:deep-1/1"] == "conflict duplicate_rank"
     assert why(plan, "deep-1/1") == "rank 1 of deep-1 is not one of the 1 wanted"
-    plan = in_any_order(half(0).__class__(**_with(half(0), world_size=None)), half(1))
+    plan = in_any_order(replace(half(0), world_size=None), half(1))
     assert replicas(plan)["deep-1"].want == 2

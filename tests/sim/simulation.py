@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
-from random import Random
+from itertools import count
 from typing import NamedTuple
 
 from llmgw.core.adopt.survey import Survey, survey
@@ -38,8 +37,6 @@ from tests.sim.people import Operator
 from tests.sim.world import Engine, Host, Manners
 
 URLS = ("control", "control-b", "control-c")
-#: A new replica has one of so few names, so that they are met again (A37).
-NAMES = 3
 
 
 class Core(NamedTuple):
@@ -91,7 +88,6 @@ class Simulation:
         self.controls: dict[str, Control] = {}
         self.gateways: list[Gateway] = []
         self._ids = 0
-        self._names: dict[str, Random] = {}
         self.lead(1)
 
     @property
@@ -124,11 +120,10 @@ class Simulation:
         return f"{judge.spawned} engines started; engines restarted that need not have been: {judge.needless}"
 
     def new_id(self, model: str, taken: set[str]) -> tuple[str, str]:
-        """Replica ids are short, so one that control does not know may be met again; incarnations sort by time."""
+        """The first free name, so that one that control does not know is met again (A37); incarnations sort by time."""
         self._ids += 1
         free = (name for k in count() if (name := f"{model}-{k:02}") not in taken)
-        luck = self._names.setdefault(model, self.dice.stream("names", model))
-        return luck.choice([*islice(free, NAMES)]), f"i{self._ids:04}"
+        return next(free), f"i{self._ids:04}"
 
     # ------------------------------------------------------------ who is where
 
