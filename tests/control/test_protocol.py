@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from llmgw.agent.link import BACKOFF_CAP_S, BACKOFF_S, back_off_s
 from llmgw.control.sessions import DISPUTE_S
-from llmgw.core.types.messages import Start
+from llmgw.core.types.messages import SendReport, Start
+from llmgw.core.types.node import CommandReceived
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
 from tests.control.pair import Fault, Node, Wire, first, one_node, until, up
 
@@ -282,3 +283,19 @@ async def test_orders_that_come_in_another_order_are_all_taken(bench: Bench) -> 
         await until(lambda: len(node.alive) == 3 and node.agree(), "three engines")
         seqs = [r.start.seq for r in node.records.values()]
         assert sorted(seqs) == seqs == [1, 2, 3]
+
+
+@one_node
+async def test_a_refusal_is_told_though_the_call_that_told_it_failed(node: Node) -> None:
+    """No inventory has it: lost with its session, control would wait for an engine that nobody starts."""
+    async with node.running() as loop:
+        await up(node)
+        session = node.session
+        assert session is not None
+        token = node.bench.control.token
+        order = SendReport(session="another", epoch=token.epoch, leader_uuid=token.leader_uuid)
+        node.wire.fault = first("events", "lost")
+        loop.feed(CommandReceived(command=order, control=node.link.url))
+        await until(lambda: node.bench.events("refused"), "told in the next session")
+        assert node.session is not session
+        assert node.bench.events("refused")[0]["reason"] == "other_session"

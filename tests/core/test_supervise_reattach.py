@@ -257,7 +257,7 @@ WHOLE = Told(whole=True, attempt=3, started_at="T9", artefact="/m/a.gguf", api_k
 
 
 def test_markers_that_tell_the_whole_order_make_it_a_record_like_any_other() -> None:
-    """F42, A20, A21, design.md 3: reported whole, and started again in place by policy, once a leader was heard (F36)."""
+    """F42, A20, A21, design.md 3: reported whole, and started again in place, once a leader was heard (F36)."""
     b = Bench(TORN, heard=False).identified(rebuilt=on_gpu(1, gib=10), told=WHOLE, **MARKED)
     told = node_report(b.state, for_register=True).shards[0]
     assert (told.world_size, told.resources) == (1, Resources(gpu_memory_bytes=10 * GIB))

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
+from llmgw.control.awake import Awake
 from llmgw.control.picture import (
     Moment,
     draining_of,
@@ -95,6 +97,7 @@ class Control(Process):
         self.state: s.State | None = None
         self.plan = Plan()
         self.uuid = ""
+        self._awake = Awake(lambda: sim.clock.now)
         self.sessions = Sessions(self)
         self.passes = Passes(self)
         self.heard = Hearsay()
@@ -114,11 +117,28 @@ class Control(Process):
         assert self.state is not None
         return self.state
 
+    @property
+    def now_s(self) -> float:
+        """Its own clock, which stood while it was stopped: nobody was silent meanwhile (F22)."""
+        return self._awake.now_s()
+
     # ------------------------------------------------------------ life
+
+    @override
+    def freeze(self, for_s: float) -> None:
+        self._awake.turn()
+        super().freeze(for_s)
+
+    @override
+    def thaw(self) -> None:
+        if self.frozen:
+            self._awake.turn()
+        super().thaw()
 
     def start(self) -> None:
         if not self.up and self.sim.lease.take(self.url, self.start):
             self.begins()
+            self._awake = Awake(lambda: self.sim.clock.now)
             self.go(self._leads())
 
     def _leads(self) -> Iterator[str]:
@@ -139,14 +159,15 @@ class Control(Process):
         state = sim.core.started(
             catalog,
             memory,
-            now=sim.clock.now,
+            now=self.now_s,
             settle_timeout_s=sim.settle_timeout_s,
             keep_unknown=False,
         )
         self.state = replace(state, epoch=epoch, leader_uuid=self.uuid)
         self.sessions, self.passes = Sessions(self), Passes(self)
+        self.sessions.recall(report for report, _ in memory.nodes)
         self.table, self.table_seen = RouteTable(), 0
-        self.started_s = sim.clock.now
+        self.started_s = self.now_s
         self.heard = Hearsay(
             expected=frozenset(r.node for r, silent in memory.nodes if not silent),
             remembered=bool(memory.nodes),
@@ -208,8 +229,7 @@ class Control(Process):
         )
 
     def _moment(self) -> Moment:
-        now = self.sim.clock.now
-        return Moment(now, BEGAN.timestamp() + now + self.wall_s)
+        return Moment(self.now_s, BEGAN.timestamp() + self.sim.clock.now + self.wall_s)
 
     def _bad_row(self, why: str) -> None:
         self.sim.say(self.url, "inventory", why)
@@ -217,7 +237,7 @@ class Control(Process):
     # ------------------------------------------------------------ facts
 
     def observe(self, event: s.Event, *, urgent: bool = True) -> None:
-        self.state = self.sim.core.observe(self.picture, event, self.sim.clock.now)
+        self.state = self.sim.core.observe(self.picture, event, self.now_s)
         self.sim.judge.settling_for(self)
         if urgent:
             self.wake()
@@ -262,7 +282,7 @@ class Control(Process):
     def demand(self, demand: Demand) -> RouteTable:
         """The answer carries the newest table: a gateway's long-poll, folded in. News wakes the writer (`calls.py`)."""
         state = self.listening()
-        now, heard = self.sim.clock.now, self.heard
+        now, heard = self.now_s, self.heard
         old = state.gateways.get(demand.gateway)
         self.table_seen = max(self.table_seen, demand.table)
         for replica, age_s in demand.last_byte.items():

@@ -170,7 +170,7 @@ class Judge:
         if leader is None or leader.state is None:
             return False
         view = leader.picture.gateways.get(gateway.name)
-        return view is not None and self.sim.clock.now - view.heard_s < GATEWAY_SILENT_S
+        return view is not None and leader.now_s - view.heard_s < GATEWAY_SILENT_S
 
     def forgotten(self, gateway: Gateway) -> bool:
         """Silent for 60 s is out of the count by contract/http.md."""
@@ -198,7 +198,7 @@ class Judge:
 
     def _settling_for(self, control: Control) -> str:
         """From the words of A46 and A47 and not from the core's answer."""
-        state, now = control.picture, self.sim.clock.now
+        state, now = control.picture, control.now_s
         if now - control.started_s >= self.sim.settle_timeout_s:
             return ""
         settled = {k for k, node in state.nodes.items() if node.settled}

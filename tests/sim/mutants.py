@@ -269,7 +269,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "known by name": Mutant(
         Core(survey=known_by_name),
-        ("no engine restarted needlessly", "at rest the fleet is what the catalog wants"),
+        ("routes only to live owned endpoints", "no engine restarted needlessly"),
     ),
     "liveness first": Mutant(
         Core(observe=liveness_first),

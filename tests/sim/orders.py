@@ -140,7 +140,7 @@ def why_stop(
 
 
 def _idle(control: Control, engine: Engine) -> str:
-    sim, now = control.sim, control.sim.clock.now
+    sim, now = control.sim, control.now_s
     model = control.picture.catalog.resolve(engine.start.model)
     if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
         return f"{engine.start.model} is not on demand"
@@ -148,7 +148,7 @@ def _idle(control: Control, engine: Engine) -> str:
     replica = engine.start.replica
     heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
     used = control.heard.used_s.get(replica, 0.0)
-    old = [r for g in heard for r in g.on(engine) if now - r.began_s > DEMAND_LAG_S]
+    old = [r for g in heard for r in g.on(engine) if sim.clock.now - r.began_s > DEMAND_LAG_S]
     if old:
         return f"{len(old)} requests run on it"
     if now - used < timeout - DEMAND_LAG_S:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from llmgw.control.apply import _confirmed as confirmed
 from llmgw.control.picture import memory_of
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.place import start_message
@@ -18,6 +19,7 @@ from llmgw.core.types import messages as m
 from llmgw.core.types import plan as p
 from llmgw.core.types import state as s
 from llmgw.core.types.routes import RouteTable
+from tests.sim.restraint import ASKED
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
@@ -38,7 +40,7 @@ class Passes:
         self._begun: list[p.Action] = []
 
     def steps(self) -> Iterator[str]:
-        control, core, now = self.control, self.sim.core, self.sim.clock.now
+        control, core, now = self.control, self.sim.core, self.control.now_s
         yield "before-survey"
         control.state = state = core.observe(control.picture, s.Tick(), now)
         found = core.survey(state)
@@ -75,6 +77,10 @@ class Passes:
                 break
             if not isinstance(action, p.StopReplica) or action.due_s <= 0:
                 self._begun.append(action)
+        control = self.control
+        still = confirmed(control.picture, plan)
+        if still != control.picture.confirmed:
+            control.state = replace(control.picture, confirmed=still)
         return commands + self._repeats()
 
     def _act(self, action: p.Action, commands: list[Order]) -> bool:
@@ -143,9 +149,11 @@ class Passes:
                 drain = state.draining.get(shard.incarnation)
                 if drain is None or state.settling:
                     continue
+                if state.withheld and drain.reason not in ASKED:
+                    continue
                 if shard.holds and shard.report.desired == "running":
                     commands.append(_drain_order(shard, drain.reason))
-        for shard in self.sim.core.acknowledged(state):
+        for shard in () if state.withheld else self.sim.core.acknowledged(state):
             r = shard.report
             commands.append((shard.node, m.ForgetShard(shard=r.shard, incarnation=r.incarnation)))
         return commands
@@ -162,8 +170,7 @@ class Passes:
     def _remember(self) -> bool:
         """One commit a pass, before anything is sent; a full disk holds nothing up (F13, F15)."""
         state = self.control.picture
-        memory = memory_of(state, self.sim.clock.now)
-        # The file has times of the clock on the wall; here all clocks are one.
+        memory = memory_of(state, 0.0)
         draining = {i: replace(d, version=0) for i, d in state.draining.items()}
         memory = replace(
             memory,

@@ -80,7 +80,7 @@ def _words(action: p.StartReplica | Ended) -> str:
 
 def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
     """An on-demand replica that nobody has used for longer than its timeout, and stays up (A23, A24, A63); or ""."""
-    state, now = control.picture, control.sim.clock.now
+    state, now = control.picture, control.now_s
     if now - control.started_s < GATEWAY_GONE_S + LAG_S or state.settling or held_up(state, now):
         return ""
     ends = {a.incarnation for a in plan.actions if isinstance(a, Ended)}
@@ -99,7 +99,8 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
             continue
         used = control.heard.used_s.get(r.replica, 0.0)
         waited = control.heard.waited_s.get(r.model, 0.0)
-        since = max(up_s, used, waited, control.sim.edited_s, control.started_s)
+        edited = control.sim.edited_s - control.sim.clock.now + now
+        since = max(up_s, used, waited, edited, control.started_s)
         if now - since > max(timeout, model.scaling.min_up_s) + LAG_S:
             unused = f"last used, wanted or adopted {now - since:.0f} s ago"
             return f"{r.replica} was {unused}, idle_timeout is {timeout:g} s"

@@ -60,10 +60,15 @@ class Sessions:
         self._latest: dict[str, tuple[str, int]] = {}
         self._count = 0
 
+    def recall(self, reports: Iterable[m.NodeReport]) -> None:
+        """A call held up over the end of the control before this one is as late (A42)."""
+        for report in reports:
+            self._latest[report.node] = (report.boot_id, report.registration)
+
     # ------------------------------------------------------------ what agents say
 
     def register(self, report: m.NodeReport, peer: Peer) -> Answer:
-        control, now = self.control, self.sim.clock.now
+        control, now = self.control, self.control.now_s
         control.listening()
         if self._double(report) or self._stale(report):
             raise Unreachable  # 409
@@ -101,7 +106,7 @@ class Sessions:
         self.sim.say(control.url, "registered", f"{report.node} {words}")
         known = state.nodes.get(report.node)
         if known is None or not known.settled:
-            control.heard.last_new_s = self.sim.clock.now
+            control.heard.last_new_s = self.control.now_s
         self._told(report.node, report.shards)
         control.observe(s.NodeRegistered(report))
 
@@ -120,7 +125,7 @@ class Sessions:
         if old is None:
             return False
         same = old.report.boot_id == report.boot_id and old.report.node_id == report.node_id
-        return not same and self.sim.clock.now - old.heard_s < s.SESSION_TTL_S
+        return not same and self.control.now_s - old.heard_s < s.SESSION_TTL_S
 
     def _stale(self, report: m.NodeReport) -> bool:
         """Taken before one that is folded already; `registration` is a time of the node's clock, one clock a boot."""
@@ -139,7 +144,7 @@ class Sessions:
             return None
         if events.n <= session.n:
             return m.EventsReply(epoch=state.epoch)
-        session.n, session.heard_s = events.n, self.sim.clock.now
+        session.n, session.heard_s = events.n, self.control.now_s
         session.ack(events.applied)
         self._told(node, events.shards)
         there = state.nodes.get(node)
@@ -183,7 +188,7 @@ class Sessions:
 
     def expired(self) -> list[str]:
         """End and name those that were silent for too long."""
-        now = self.sim.clock.now
+        now = self.control.now_s
         silent = [k for k, x in self.of.items() if now - x.heard_s >= s.SESSION_TTL_S]
         for node in silent:
             del self.of[node]
@@ -198,7 +203,7 @@ class Sessions:
 
     def send(self, node: str, command: m.Command) -> None:
         """Queue it, unless the same is under way; what changed nothing is repeated after a while."""
-        session, now = self.of.get(node), self.sim.clock.now
+        session, now = self.of.get(node), self.control.now_s
         if session is None or not self.control.up or session.read_only:
             return
         key = (type(command).__name__, *_about(command))
@@ -245,4 +250,6 @@ class Sessions:
 def _about(command: m.Command) -> tuple[str, str]:
     if isinstance(command, m.SendReport):
         return ("", "")
-    return (command.shard, command.incarnation)
+    # An ordinary stop under way must not swallow an operator's (A43).
+    force = " force" if isinstance(command, m.StopShard) and command.force else ""
+    return (command.shard + force, command.incarnation)
