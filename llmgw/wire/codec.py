@@ -100,11 +100,7 @@ def report_of(raw: Any) -> NodeReport:
     if not isinstance(shards, list):
         msg = f"inventory refused: shards must be a list, got {type(shards).__name__}"
         raise WireError(msg)
-    try:
-        report = msgspec.convert(fields, NodeReport)
-    except msgspec.ValidationError as e:
-        msg = f"inventory refused: {e}"
-        raise WireError(msg) from e
+    report = _converted(fields, NodeReport, "inventory refused")
     if not _NAME.fullmatch(report.node):
         msg = f"inventory refused: {report.node!r:.80} is no name of a node"
         raise WireError(
@@ -116,16 +112,25 @@ def report_of(raw: Any) -> NodeReport:
 
 def _events_of(raw: Any) -> Events:
     """Shards one by one: an unreadable one must not cost the others their news (A39)."""
-    if not isinstance(raw, dict) or not isinstance(raw.get("shards", []), list):
+    if not isinstance(raw, dict) or not isinstance(raw.get("shards") or [], list):
         msg = "message refused: not a Events: want an object whose shards are a list"
         raise WireError(msg)
-    shards = tuple(shard_of(s) for s in raw.get("shards", []))
-    try:
-        events = msgspec.convert({k: v for k, v in raw.items() if k != "shards"}, Events)
-    except msgspec.ValidationError as e:
-        msg = f"message refused: not a Events: {e}"
-        raise WireError(msg) from e
+    fields = {k: v for k, v in raw.items() if v is not None}
+    shards = tuple(shard_of(s) for s in fields.pop("shards", []))
+    events = _converted(fields, Events, "message refused: not a Events")
     return msgspec.structs.replace(events, shards=shards)
+
+
+def _converted(fields: dict[str, Any], kind: type[T], refused: str) -> T:
+    """Devices and strangers that cannot be read are unknown (F59): they cost no engine its news."""
+    first: msgspec.ValidationError | None = None
+    for unread in ((), ("gpus",), ("foreign",), ("gpus", "foreign")):
+        try:
+            return msgspec.convert({k: v for k, v in fields.items() if k not in unread}, kind)
+        except msgspec.ValidationError as e:
+            first = first or e
+    msg = f"{refused}: {first}"
+    raise WireError(msg) from first
 
 
 def shard_of(raw: Any) -> ShardReport:

@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ from scripts.ports import free_port
 from tests.agent.rig import until
 from tests.engines.running import FAKE
 
-FACTS = NodeFacts(node="box1", node_id="n1")
+#: Of this run alone: others may run these tests beside it.
+NODE = uuid.uuid4().hex
+FACTS = NodeFacts(node="box1", node_id=NODE)
 START = Start(
     shard="alpha-1/0",
     replica="alpha-1",
@@ -56,7 +59,7 @@ class Bench:
         self.events: list[Event] = []
         self.posted = asyncio.Event()
         self.logs = Logs(folder)
-        self.devices = Devices(Gpus("none"), "n1")
+        self.devices = Devices(Gpus("none"), NODE)
 
     def run(self, act: Callable[[Performer], Any], *, posts: type[Event] | None = None) -> Any:
         """Do something with it, and wait until it has posted an event of that kind."""
@@ -145,7 +148,7 @@ def test_a_process_that_may_not_be_looked_at_is_not_dead(
     """F45: /proc with hidepid; unverifiable is held, and never signalled."""
     assert engine.pid is not None
     hide(monkeypatch, engine.pid, PermissionError(errno.EACCES, "Permission denied"))
-    seen = reattach.evidence(engine, "n1", {})
+    seen = reattach.evidence(engine, NODE, {})
     assert "may not be looked at" in seen.error
     tree = bench.look(engine)
     assert (tree.alive, tree.doubtful) == ((), (engine.pid,))
@@ -165,7 +168,7 @@ def test_strangers_that_may_not_be_looked_at_are_in_nobodys_way(
     hide(monkeypatch, 1, PermissionError(errno.EACCES, "Permission denied"))
     tree = bench.look(engine)
     assert (tree.alive, tree.doubtful) == ((engine.pid,), ())
-    assert reattach.evidence(engine, "n1", {}).leader == "same"
+    assert reattach.evidence(engine, NODE, {}).leader == "same"
     bench.devices.last = Reading((Gpu(uuid="GPU-0"),), (Use(1, "GPU-0", 5),), measured=True)
     (foreign,) = bench.devices.seen({KEY: engine}, {}).foreign
     assert (foreign.pid, foreign.memory_bytes) == (1, 5)  # A70: not shown to us, so not ours
@@ -182,7 +185,7 @@ def test_out_of_descriptors_nobody_counts_as_gone(
 
     monkeypatch.setattr(process, what, none_left)
     for record in (engine, replace(engine, pid=None, state="pending", intent=True)):
-        assert "Too many open files" in reattach.evidence(record, "n1", {}).error
+        assert "Too many open files" in reattach.evidence(record, NODE, {}).error
         tree = bench.look(record)
         assert tree.alive == ()
         assert "Too many open files" in tree.detail
@@ -254,7 +257,7 @@ def test_what_is_started_carries_its_order(bench: Bench) -> None:
         said = hands.spawn(record)
         assert isinstance(said, Spawned)
         until(lambda: process.environ(said.pid), "exec")  # it shows a moment after it is through
-        survey = reattach.Survey("n1")
+        survey = reattach.Survey(NODE)
         child = hands.children.pop(KEY)
         child.kill()
         child.wait()
@@ -263,7 +266,7 @@ def test_what_is_started_carries_its_order(bench: Bench) -> None:
         assert found.started_at
         assert reattach.orphans([replace(record, pid=said.pid)], survey, "boot-1") == []
         assert reattach.orphans([], survey, "boot-1", released={KEY}) == []  # A43
-        seen = reattach.evidence(replace(found, pid=None), "n1", {}, survey)
+        seen = reattach.evidence(replace(found, pid=None), NODE, {}, survey)
         assert (seen.pid, seen.start_ticks) == (said.pid, said.start_ticks)
 
     bench.run(act)

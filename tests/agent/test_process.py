@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,9 @@ if not child:
 print(child, flush=True)
 time.sleep(60)
 """
-ENV = {"LLMGW_NODE_ID": "n1", "LLMGW_SHARD": "a-1/0", "LLMGW_INCARNATION": "i"}
+#: Of this run alone: others may run these tests beside it.
+NODE = uuid.uuid4().hex
+ENV = {"LLMGW_NODE_ID": NODE, "LLMGW_SHARD": "a-1/0", "LLMGW_INCARNATION": "i"}
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_the_tree_of_a_dead_leader(family: tuple[subprocess.Popen[bytes], int]) 
     parent.wait()
     stats = process.all_stats()
     assert set(process.tree_of(pid, at, known, [], stats).alive) == {child}
-    marks = process.sweep("n1", stats)["a-1/0", "i"]
+    marks = process.sweep(NODE, stats)["a-1/0", "i"]
     assert set(process.tree_of(pid, at, {}, marks, stats).alive) == {child}
     doubt = process.tree_of(pid, at, {}, [], stats)
     assert (doubt.alive, doubt.doubtful) == ({}, (child,))
@@ -96,12 +99,12 @@ def test_the_tree_of_a_dead_leader(family: tuple[subprocess.Popen[bytes], int]) 
 
 def test_the_sweep_sees_its_own_node_only(family: tuple[subprocess.Popen[bytes], int]) -> None:
     parent, child = family
-    found = process.sweep("n1", process.all_stats())
+    found = process.sweep(NODE, process.all_stats())
     assert [m.stat.pid for m in found["a-1/0", "i"]] == [parent.pid, child]
-    assert process.sweep("n2", process.all_stats()) == {}
-    assert process.marked_as({"LLMGW_NODE_ID": "n1"}, "n1") is None
-    assert process.marked_as({**ENV, "LLMGW_INCARNATION": "../x"}, "n1") is None
-    assert process.marked_as({**ENV, "LLMGW_SHARD": "../x/0"}, "n1") is None
+    assert process.sweep("another", process.all_stats()) == {}
+    assert process.marked_as({"LLMGW_NODE_ID": NODE}, NODE) is None
+    assert process.marked_as({**ENV, "LLMGW_INCARNATION": "../x"}, NODE) is None
+    assert process.marked_as({**ENV, "LLMGW_SHARD": "../x/0"}, NODE) is None
 
 
 def test_what_was_marked_is_not_read_again(
@@ -109,7 +112,7 @@ def test_what_was_marked_is_not_read_again(
 ) -> None:
     """F67: a process that hangs in the kernel may hold its reader for ever."""
     parent, child = family
-    (marks,) = process.sweep("n1", process.all_stats()).values()
+    (marks,) = process.sweep(NODE, process.all_stats()).values()
     before = {m.stat.pid: m for m in marks}
     read: list[int] = []
     environ = process.environ
@@ -119,14 +122,14 @@ def test_what_was_marked_is_not_read_again(
         return environ(pid)
 
     monkeypatch.setattr(process, "environ", seen)
-    (again,) = process.sweep("n1", process.all_stats(), before).values()
+    (again,) = process.sweep(NODE, process.all_stats(), before).values()
     assert [(m.stat.pid, m.env) for m in again] == [(m.stat.pid, m.env) for m in marks]
     assert not {parent.pid, child} & set(read)
     old = marks[0]._replace(stat=marks[0].stat._replace(ticks=1))
     stranger = dict.fromkeys((parent.pid, child), old)  # the numbers were somebody else's then
-    process.sweep("n1", process.all_stats(), stranger)
+    process.sweep(NODE, process.all_stats(), stranger)
     assert {parent.pid, child} <= set(read)
-    assert process.sweep("n2", process.all_stats(), before) == {}
+    assert process.sweep("another", process.all_stats(), before) == {}
 
 
 def test_another_users_markers_are_not_believed() -> None:
@@ -135,8 +138,8 @@ def test_another_users_markers_are_not_believed() -> None:
         pytest.skip("needs root: only root starts a process of another user")
     with subprocess.Popen(["sleep", "60"], env=ENV, user=65534) as child:
         until(lambda: process.environ(child.pid), "exec")
-        assert process.marked_as(process.environ(child.pid), "n1")
-        assert process.sweep("n1", process.all_stats()) == {}
+        assert process.marked_as(process.environ(child.pid), NODE)
+        assert process.sweep(NODE, process.all_stats()) == {}
         child.kill()
 
 

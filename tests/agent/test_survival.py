@@ -55,6 +55,7 @@ def test_ctrl_c_in_the_agents_terminal_reaches_no_engine(rig: Rig) -> None:
     stat = process.read_stat(pid)
     assert stat is not None
     assert (stat.sid, os.getpgid(pid)) == (pid, pid)
+    assert not any("pts" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
     os.write(ours, b"\x03")
     assert rig.ended()[0] == 130
     os.close(ours)

@@ -38,7 +38,7 @@ POINTS = tuple(
 
 class Agent(Process):
     def __init__(self, sim: Simulation, host: Host, facts: n.NodeFacts) -> None:
-        super().__init__(sim.clock)
+        super().__init__(sim.clock, sim.struck)
         self.sim = sim
         self.host = host
         self.facts = facts

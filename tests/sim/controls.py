@@ -88,7 +88,7 @@ def _failures(memory: Memory, kept: Moment) -> list[tuple[str, str, str]]:
 
 class Control(Process):
     def __init__(self, sim: Simulation, url: str) -> None:
-        super().__init__(sim.clock)
+        super().__init__(sim.clock, sim.struck)
         self.sim = sim
         self.url = url
         self.disk = Inventory()
@@ -145,7 +145,7 @@ class Control(Process):
         """An epoch that cannot be stored is none: it does not lead (F15)."""
         yield "before-epoch"
         memory = self.remembered()
-        epoch = memory.epoch + 1
+        epoch = self.next_epoch(memory.epoch)
         if not self.keep_epoch(epoch):
             self.crash("no epoch can be stored", again_s=AGAIN_S)
             return
@@ -213,8 +213,13 @@ class Control(Process):
             self.disk = Inventory(memory, self._moment(), self.picture.catalog)
         return not self.disk_full
 
+    def next_epoch(self, above: int) -> int:
+        lease = self.sim.lease
+        return 1 + (above if lease.kind == "file" else max(above, lease.epoch))
+
     def keep_epoch(self, epoch: int) -> bool:
         if not self.disk_full:
+            self.sim.lease.epoch = epoch
             memory = replace(self.disk.memory, epoch=epoch)
             self.disk = replace(self.disk, memory=memory)
         return not self.disk_full

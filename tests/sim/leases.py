@@ -18,6 +18,8 @@ class Lease:
         #: the store answers nobody
         self.away = False
         self.waiting: dict[str, Act] = {}
+        #: the highest that anybody led with; a store keeps it for all, a file is its control's own
+        self.epoch = 0
         #: how often it was taken: a later life of the same control is another holder (F32, F33)
         self._tenure = 0
 

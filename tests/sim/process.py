@@ -5,7 +5,7 @@ It knows nothing of what it does. A stopped one keeps its memory and its sockets
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -33,8 +33,10 @@ class Trap:
 
 
 class Process:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, struck: Counter[str]) -> None:
         self.clock = clock
+        #: the points at which something happened to a process
+        self.struck = struck
         self.life = 0
         self.up = False
         self.frozen = False
@@ -104,6 +106,7 @@ class Process:
     def _springs(self, trap: Trap, point: str) -> None:
         if self._trap is trap:
             self._trap = None
+            self.struck[point] += bool(point)
             trap.act(point)
 
     def comes_to(self, point: str) -> bool:

@@ -48,6 +48,7 @@ class Total:
     spawned: int = 0
     needless: int = 0
     checks: Counter[str] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
 
     def add(self, sim: Simulation) -> None:
         self.seeds += 1
@@ -55,6 +56,7 @@ class Total:
         self.spawned += sim.judge.spawned
         self.needless += sim.judge.needless
         self.checks.update(sim.judge.checks)
+        self.struck.update(sim.struck)
 
     @override
     def __str__(self) -> str:

@@ -1,8 +1,9 @@
 """Scenarios as text: prose, then blocks of commands, `----`, and the trace that must follow (tests/scripts/*.txt).
 
 The fleet is the simulator's, with a calm network and no dice: what a script shows is what the real core decides. The
-judge watches here too. `python -m tests.sim --rewrite` writes the traces anew: commit a changed one only if you
-understand it.
+judge watches here too. `python -m tests.sim --words` is the manual of the commands (`commands.py`: several at once, and
+at a time); `--rewrite` writes the traces anew: commit a changed one only if you understand it. A history that failed
+becomes a script by `--shrink SEED`.
 """
 
 from __future__ import annotations

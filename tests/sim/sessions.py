@@ -176,7 +176,7 @@ class Sessions:
         if not self.sim.lease.holds(control.url):
             control.crash("another leads", again_s=RESTART_S)
             return
-        epoch = max(control.picture.epoch, seen) + 1
+        epoch = control.next_epoch(max(control.picture.epoch, seen))
         self.sim.say(control.url, "takes epoch", f"{epoch}, an agent has seen {seen}")
         if not control.keep_epoch(epoch):
             control.crash("no higher epoch can be stored", again_s=RESTART_S)

@@ -6,6 +6,7 @@ decides what goes wrong, `judge.py` what must hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,7 @@ class Simulation:
         self.habits = Habits()
         self.trace: list[tuple[float, str, str, str]] = []
         self.died_s: dict[str, float] = {}
+        self.struck: Counter[str] = Counter()
         self.behave: Callable[[Start, int], Manners] = lambda _, __: Manners()
         self.judge = Judge(self)
         self.people = Operator(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -87,7 +88,7 @@ def test_a39_one_unreadable_shard_never_spoils_the_report(torn: object) -> None:
         (b'{"node": ""}', "is no name of a node"),
         (b'{"node": 5}', "Expected `str`"),
         (b'{"node": "a", "shards": {}}', "shards must be a list"),
-        (b'{"node": "a", "gpus": 4}', "Expected `array | null`"),
+        (b'{"node": "a", "labels": 4}', "Expected `object`"),
     ],
 )
 def test_a_message_that_is_none_is_refused_with_the_fact(data: bytes, says: str) -> None:
@@ -143,3 +144,31 @@ def test_any_json_is_a_report_or_a_refusal(value: object) -> None:
         decode_report(json.dumps(value).encode())
     except WireError as e:
         assert e.message  # noqa: PT017 - either way is right, another exception is not
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "foreign"),
+    [
+        ({"gpus": [{"index": 0}]}, None, 1),
+        ({"gpus": 7}, None, 1),
+        ({"foreign": [{"gpu": "g"}]}, 1, 0),
+        ({"gpus": [{}], "foreign": "x"}, None, 0),
+    ],
+)
+def test_f59_devices_that_cannot_be_read_are_unknown_and_cost_no_engine_its_news(
+    devices: dict[str, Any], gpus: int | None, foreign: int
+) -> None:
+    told = {
+        "node": "box1",
+        "gpus": [{"uuid": "GPU-0"}],
+        "foreign": [{"pid": 7}],
+        "shards": [{"shard": "a-1/0"}],
+    } | devices
+    report = decode_report(json.dumps(told).encode())
+    assert (report.gpus and len(report.gpus), len(report.foreign)) == (gpus, foreign)
+    assert [s.shard for s in report.shards] == ["a-1/0"]
+
+
+def test_what_is_null_in_events_was_not_said() -> None:
+    said = decode(b'{"session": "s", "n": 1, "shards": null, "refused": null, "gpus": 3}', Events)
+    assert (said.shards, said.refused, said.gpus) == ((), (), None)
