@@ -136,14 +136,48 @@ class Chaos:
         if self.rng.random() < 0.3:
             return ""
         point = self.rng.choice((ANY, *points))
-        nth = self.rng.randint(1, 8) if point == ANY else self.rng.choice((1, 1, 2))
-        return f" at={point} nth={nth} within={self.rng.choice((1.5, 1.5, 6.0))}"
+        if point == ANY:
+            return f" at={point} nth={self.rng.randint(1, 8)} within=1.5"
+        return f" at={point} nth={self.rng.choice((1, 1, 2))} within={self.rng.choice((3, 12, 25))}"
 
     def _with(self, what: str) -> str:
-        """Beside something that has it busy."""
+        """Beside something that brings it there, or has it busy."""
+        if " at=" not in what:
+            return what
+        point = what.partition(" at=")[2].split()[0].partition("-")[2]
         busy = (self.engine_dies, self.leader_dies, self.edit, self.ask, self.ask)
-        more = self.rng.choice(busy)() if " at=" in what else ""
+        bring = {
+            "StoreToken": (self.epoch_rises,),
+            "Register": (self.epoch_rises,),
+            "DeleteRecord": (self.stop,),
+            "Signal": (self.stop, self.leader_dies),
+            "Measure": (self.stop, self.engine_dies),
+            "Refuse": (self.refused,),
+            "Identify": (self.unseen,),
+        }.get(point, busy)
+        more = self.rng.choice(bring)()
         return f"{what} ; {more}" if more else what
+
+    # ------------------------------------------------------------ what brings an agent somewhere
+
+    def epoch_rises(self) -> str:
+        leader = self.sim.leader
+        return f"inventory lost {leader.url} {self._s(0.5, 3)}" if leader is not None else ""
+
+    def stop(self) -> str:
+        engine = self._engine()
+        return f"llmgw stop {engine.start.replica}" if engine is not None else ""
+
+    def refused(self) -> str:
+        """Everything is to roll, and the ports that control takes for free are not."""
+        host, pid = self._host().name, self.rng.randrange(5000, 9000)
+        ports = (f"stranger {host} port={18000 + k} pid={pid + k} for=9" for k in range(6))
+        return " ; ".join((*ports, self.catalog.edit_all()))
+
+    def unseen(self) -> str:
+        """An agent that cannot look at what it finds asks again."""
+        host = self._host().name
+        return f"blind {host} {self._s(4, 9)} ; kill {host} for=1"
 
     # ------------------------------------------------------------ control
 
@@ -300,10 +334,9 @@ class Chaos:
         engine = self._engine()
         silent = [k for k, node in leader.picture.nodes.items() if not node.connected]
         node = self.rng.choice(sorted(silent) or sorted(self.sim.hosts))
-        stop = ""
-        if engine is not None:
-            force = f"llmgw force {engine.start.shard}"
-            stop = force if engine.signals else f"llmgw stop {engine.start.replica}"
+        stop = self.stop()
+        if engine is not None and engine.signals:
+            stop = f"llmgw force {engine.start.shard}"
         verb = self.rng.choice(("pause", "resume", "resume", "confirm", "confirm", "clear"))
         require = f"kill {leader.url} require=the-plan-was-another {self._s(2, 10)}"
         verbs = (f"llmgw {verb}", f"llmgw {verb}", stop, f"llmgw forget {node}", require)

@@ -100,6 +100,10 @@ class Catalog:
         lines = getattr(self, f"_{self.rng.choice(kinds)}")(self.rng.choice(sorted(self.models)))
         return " ; ".join([*lines, "reload"])
 
+    def edit_all(self) -> str:
+        self.edits += 1
+        return " ; ".join([*self._all(""), "reload"])
+
     def _args(self, name: str) -> list[str]:
         self.models[name]["print"] = f"{name}-e{self.edits}"
         return [self._line(name)]

@@ -76,6 +76,7 @@ class Operator:
                 r = shard.report
                 if r.state == "unknown":
                     stop = StopShard(shard=r.shard, incarnation=r.incarnation, reason="operator")
+                    self.sim.judge.asked(shard)
                     control.sessions.send(shard.node, stop)
 
     def _force(self, control: Control, name: str) -> None:

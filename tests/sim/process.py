@@ -99,6 +99,9 @@ class Process:
         mine = self._trap = Trap(point, nth, act)
         self.clock.after(within_s, lambda: self._springs(mine, ""))
 
+    def disarm(self) -> None:
+        self._trap = None
+
     @property
     def trapped(self) -> bool:
         return self._trap is not None

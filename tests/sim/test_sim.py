@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 
+from tests.sim import agents, controls
 from tests.sim.run import Failure, Total, run_seed
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -44,6 +45,9 @@ WATCHED = (
 )
 
 
+POINTS = (*controls.POINTS, *agents.POINTS)
+
+
 class Sum:
     total = Total()
 
@@ -71,6 +75,9 @@ def test_nothing_was_restarted_that_need_not_have_been(capsys: pytest.CaptureFix
         sys.stdout.write(f"\n{total}\n")
     assert total.needless == 0
     assert total.spawned > 2 * total.seeds
+    if total.seeds >= 1000:
+        unstruck = [point for point in POINTS if not total.struck[point]]
+        assert not unstruck, f"nothing was ever killed or stopped at {unstruck}"
     if total.seeds >= 100:
         least = OFTEN * total.seeds // 100
         unwatched = [name for name in WATCHED if total.checks[name] < least]

@@ -172,3 +172,38 @@ def test_f59_devices_that_cannot_be_read_are_unknown_and_cost_no_engine_its_news
 def test_what_is_null_in_events_was_not_said() -> None:
     said = decode(b'{"session": "s", "n": 1, "shards": null, "refused": null, "gpus": 3}', Events)
     assert (said.shards, said.refused, said.gpus) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("incarnation", "a\x1b[2J"),
+        ("model", "a\0"),
+        ("profile", "a\n"),
+        ("port", 65536),
+        ("port", -1),
+        ("ports", {"group": 70000}),
+        ("attempt", 10**40),
+        ("attempt", -1),
+        ("world_size", 0),
+        ("rank", -1),
+        ("rank", 1 << 16),
+    ],
+)
+def test_a_shard_that_says_the_impossible_is_held_as_unreadable(field: str, value: Any) -> None:
+    """A39: and its neighbours are read; what no terminal prints comes to none."""
+    odd = {"shard": "a-1/0", field: value}
+    report = decode_report(
+        json.dumps({"node": "box1", "shards": [odd, {"shard": "b-1/0"}]}).encode()
+    )
+    assert [(s.shard, s.state, bool(s.error)) for s in report.shards] == [
+        ("a-1/0", "unknown", True),
+        ("b-1/0", "unknown", False),
+    ]
+    assert report.shards[0].error is not None
+    assert report.shards[0].error.isprintable()
+
+
+def test_the_name_of_an_unreadable_shard_is_printable() -> None:
+    (odd,) = decode_report(b'{"node": "box1", "shards": [{"shard": "\\u001b[2J/0"}]}').shards
+    assert (odd.shard, odd.state) == ("?[2J/0", "unknown")

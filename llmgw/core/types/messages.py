@@ -7,9 +7,9 @@ contract, in Python units come last. A missing field means unknown (an older age
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from llmgw.core.types.catalog import Ready, Restart, Stop
 
@@ -37,6 +37,10 @@ TERMINAL = frozenset({"stopped", "failed"})
 STARTING = frozenset({"pending", "starting", "loading"})
 #: Has come up: ready, or was ready. `draining` still answers.
 LIVE = frozenset({"ready", "unhealthy", "draining"})
+
+
+#: 0 is no port (A44); what is out of this range can be held by nobody.
+PortNumber = Annotated[int, Meta(ge=0, lt=1 << 16)]
 
 
 class Gpu(Struct, frozen=True, kw_only=True, gc=False):
@@ -80,9 +84,9 @@ class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     shard: str
     replica: str = ""
     incarnation: str = ""
-    attempt: int = 1
+    attempt: Annotated[int, Meta(ge=0, lt=1 << 31)] = 1
     rank: int | None = None
-    world_size: int | None = None
+    world_size: Annotated[int, Meta(ge=1, lt=1 << 16)] | None = None
     model: str = ""
     profile: str = ""
     fingerprint: str = ""
@@ -91,8 +95,8 @@ class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     fabric: str = ""
     gpus: tuple[str, ...] = ()
     hcas: tuple[str, ...] = ()
-    port: int = 0
-    ports: dict[str, int] = {}
+    port: PortNumber = 0
+    ports: dict[str, PortNumber] = {}
     endpoint: str = ""
     state: str = "unknown"
     desired: str = "running"

@@ -29,11 +29,15 @@ class Processes:
         return self.sim.controls.get(word) or self.sim.agents[word]
 
     def _strikes(self, process: Control | Agent, keys: Keys, act: Callable[[str], None]) -> None:
-        if "at" in keys:
-            nth, within = int(keys.get("nth", 1)), float(keys.get("within", 5))
-            process.trap(keys["at"], nth, within, act)
-        else:
+        if "at" not in keys:
             act("")
+            return
+        nth, within = int(keys.get("nth", 1)), float(keys.get("within", 5))
+        if keys["at"].endswith("-epoch"):  # passed by one that starts
+            process.crash()
+            self._again(process, keys)
+            within += float(keys.get("for", 0))
+        process.trap(keys["at"], nth, within, act)
 
     def _again(self, process: Control | Agent, keys: Keys) -> None:
         """Started once more after a while; one that waits for its lease is as good as started."""

@@ -98,12 +98,14 @@ class Seen:
             if agent.version != older.TODAY:
                 agent.crash("upgraded")
                 agent.version = older.TODAY
+            agent.disarm()
             agent.thaw()
             agent.start()
         for gateway in sim.gateways:
             gateway.silent = False
         for control in sim.controls.values():
             control.disk_full = False
+            control.disarm()
             control.thaw()
         sim.lease.back()
         for control in sim.controls.values():
