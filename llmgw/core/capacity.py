@@ -44,6 +44,8 @@ class Held(Struct, frozen=True):
     shards: int = 0
     #: the agent said no to anything for now, and why
     refused: str = ""
+    #: and to these alone: "host memory", "CPU cores", "power", "profile FINGERPRINT"
+    lacking: dict[str, str] = {}
 
 
 def resources_of(shard: Shard, catalog: Catalog) -> Resources:
@@ -146,6 +148,10 @@ def taken(held: Held, shard: Shard, need: Resources) -> Held:
     )
 
 
+#: What `short_of` looks at.
+_SHORT = frozenset({"host memory", "CPU cores", "power"})
+
+
 def _refused(held: Held, resource: str, why: str) -> Held:
     kind, _, what = resource.partition(" ")
     if kind == "port" and what.isdecimal():
@@ -153,6 +159,8 @@ def _refused(held: Held, resource: str, why: str) -> Held:
     if kind == "gpu":
         g = held.gpus.get(what, GpuHeld())
         return replace(held, gpus=held.gpus | {what: replace(g, refused=why)})
+    if kind == "profile" or resource in _SHORT:
+        return replace(held, lacking=held.lacking | {resource: why})
     return replace(held, refused=why)
 
 
@@ -170,6 +178,8 @@ def short_of(capacity: Capacity, held: Held, need: Resources) -> str:
         ("CPU cores", "cores", "{:g}".format, held.cpu_cores, need.cpu_cores, capacity.cpu_cores),
         ("power", "W", "{:g}".format, held.power_w, need.power_w, capacity.power_w),
     ):
+        if wanted and what in held.lacking:
+            return f"its agent refused it for {what}: {held.lacking[what]}"
         if total is not None and wanted and used + wanted > total:
             return f"{what}: {figure(max(total - used, 0))} of {figure(total)} {unit} free, {figure(wanted)} needed"
     return ""

@@ -179,7 +179,23 @@ def test_a_refused_gpu_is_held_and_is_not_mistaken_for_one_that_a_shard_has_whol
     assert gpu_takes(gpu, there, GIB) == "GPU 0 was refused by its agent: pid 7 has it"
 
 
-@pytest.mark.parametrize("resource", ["node", "host memory", "port x", ""])
+@pytest.mark.parametrize("resource", ["host memory", "CPU cores", "power", "profile 1:a"])
+def test_a_refusal_for_one_thing_leaves_the_rest_of_the_node(resource: str) -> None:
+    assert refused(resource) == Held(lacking={resource: "pid 7 has it"})
+
+
+@pytest.mark.parametrize(
+    ("need", "why"),
+    [
+        (Resources(host_memory_bytes=1), "its agent refused it for host memory: busy"),
+        (Resources(cpu_cores=1.0), ""),
+    ],
+)
+def test_what_a_node_lacks_is_in_the_way_of_those_that_want_it(need: Resources, why: str) -> None:
+    assert short_of(Capacity(), Held(lacking={"host memory": "busy"}), need) == why
+
+
+@pytest.mark.parametrize("resource", ["node", "disk", "port x", ""])
 def test_any_other_refusal_rests_the_whole_node(resource: str) -> None:
     assert refused(resource) == Held(refused="pid 7 has it")
 

@@ -30,6 +30,7 @@ from tests.core.world import (
     actions,
     begun,
     catalog,
+    demand,
     gpus,
     model,
     node,
@@ -179,16 +180,23 @@ def test_a_refused_start_is_tried_elsewhere_and_the_resource_counts_as_foreign_f
     assert observe(state, NodeRegistered(node("box1")), 3.0).refused == ()
 
 
-def test_a_refusal_without_a_resource_rests_the_node() -> None:
-    state = place_at(running(ONE, node("box1")), "box1")
-    no = Refusal(seq=1, shard="alpha-9/0", incarnation="new", reason="bad_id", why="bad id")
+def test_a_refusal_without_a_resource_rests_that_profile_there_and_nothing_else() -> None:
+    """Its other models run well: resting the node would hold them up again and again."""
+    two = catalog(model("alpha", low=1), model("other", profile(fingerprints={"default": "1:o"})))
+    state = place_at(running(two, node("box1")), "box1")
+    no = Refusal(seq=1, shard="alpha-9/0", incarnation="new", reason="bad_command", why="bad")
     state = observe(state, ShardsChanged("box1", refused=(no,)), 2.0)
     (wait,) = decide(state, 2.0).actions
     assert isinstance(wait, Wait)
-    assert wait.why == "min 1, 0 running; box1: bad id"
+    assert wait.why == "min 1, 0 running; box1: bad"
+    state = observe(state, demand(waiting={"other": 1}), 3.0)
+    assert "start other" in actions(decide(state, 3.0))
 
 
-@pytest.mark.parametrize("reason", ["lower_epoch", "other_leader", "two_leaders", "other_session"])
+@pytest.mark.parametrize(
+    "reason",
+    ["lower_epoch", "other_leader", "two_leaders", "other_session", "shard_held", "attempt_held"],
+)
 def test_a_refusal_of_the_fence_rests_nothing(reason: str) -> None:
     """F21: it is about who may command; the next pass asks again, under the epoch of then."""
     state = place_at(running(ONE, node("box1")), "box1")

@@ -43,6 +43,7 @@ def fit(state: State, held: dict[str, Held], node: Node, profile: Profile) -> Fi
     refusal = (
         _eligible(node, profile)
         or here.refused
+        or here.lacking.get(f"profile {profile.fingerprint_on(name)}", "")
         or short_of(node.report.capacity, here, resources_for(profile))
         or circuit(state, held, node, profile, 1)
     )

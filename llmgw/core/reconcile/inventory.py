@@ -26,8 +26,10 @@ from llmgw.core.types.state import (
 
 #: Failures of a model kept for people, beside those that count towards giving it up.
 FAILURES_KEPT = 5
-#: Refusals that say who may command, not what the node can take.
-_OF_THE_FENCE = frozenset({"lower_epoch", "other_leader", "two_leaders", "other_session"})
+#: Refusals that say who may command, or which ids are taken: the next try is another in that.
+_OF_WHO_ASKS = frozenset(
+    {"lower_epoch", "other_leader", "two_leaders", "other_session", "shard_held", "attempt_held"}
+)
 
 Before = dict[tuple[str, int], Shard]
 
@@ -210,13 +212,23 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
 
 
 def _refusals(node: Node, refused: tuple[Refusal, ...], now: float) -> Iterable[Refused]:
-    """What the node cannot take for a while: what it names, or anything where it names nothing of a start."""
-    placed = {(s.report.shard, s.report.incarnation) for s in node.shards if s.origin == PLACED}
+    """What the node cannot take for a while: what is named, else the profile of the start that was refused.
+
+    The whole node only where it can write nothing down: its other models may well run.
+    """
+    placed = {
+        (s.report.shard, s.report.incarnation): s.report.fingerprint
+        for s in node.shards
+        if s.origin == PLACED
+    }
     for r in refused:
-        of_start = (r.shard, r.incarnation) in placed and r.reason not in _OF_THE_FENCE
-        if r.resource or of_start or r.reason == "cannot_journal":
+        resource = "node" if r.reason == "cannot_journal" else r.resource
+        if not resource and r.reason not in _OF_WHO_ASKS:
+            fingerprint = placed.get((r.shard, r.incarnation))
+            resource = "" if fingerprint is None else f"profile {fingerprint}"
+        if resource:
             until_s = now + REFUSAL_HOLD_S
-            yield Refused(node.report.node, r.resource or "node", until_s, r.why or r.reason)
+            yield Refused(node.report.node, resource, until_s, r.why or r.reason)
 
 
 def placed(state: State, name: str, start: Start, now: float) -> State:
