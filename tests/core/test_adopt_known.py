@@ -17,15 +17,25 @@ from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import NodeReport, Resources, ShardReport
 from llmgw.core.types.plan import Plan, Spot
 from llmgw.core.types.routes import Demand
-from llmgw.core.types.state import Demanded, NodeRegistered, Placed, Published, SessionLost, State
+from llmgw.core.types.state import (
+    Demanded,
+    NodeRegistered,
+    Placed,
+    Published,
+    SessionLost,
+    ShardsChanged,
+    State,
+)
 from tests.core.world import (
     ALPHA,
     DEEP,
+    ONE,
     actions,
     catalog,
     gpus,
     model,
     node,
+    place_at,
     plan_of,
     replicas,
     running,
@@ -342,3 +352,23 @@ def test_a_late_copy_of_a_running_incarnation_does_not_take_its_place() -> None:
     plan = decide(observe(state, NodeRegistered(node("box1", liar)), 9.0), 9.0)
     assert verdicts(plan) == {"box2:alpha-1/0": "keep", "box1:alpha-1/0": "stray duplicate_rank"}
     assert replicas(plan)["alpha-1"].endpoint == ours.endpoint
+
+
+def test_f55_an_agent_that_leaves_the_incarnation_out_reports_what_was_placed() -> None:
+    """Else the placed one and the reported one would both hold the port, and be rivals of each other."""
+    state = place_at(running(ONE, node("box1")), "box1")
+    told = shard("alpha-9/0", incarnation="")
+    state = observe(state, ShardsChanged("box1", (told,)), 2.0)
+    assert [s.report.incarnation for s in state.nodes["box1"].shards] == [""]
+    assert verdicts(decide(state, 2.0)) == {"box1:alpha-9/0": "keep"}
+    named = shard("alpha-9/0", incarnation="new")
+    state = observe(state, ShardsChanged("box1", (named,)), 3.0)
+    assert [s.report.incarnation for s in state.nodes["box1"].shards] == ["new"]
+    assert verdicts(decide(state, 3.0)) == {"box1:alpha-9/0": "keep"}
+
+
+def test_f55_nor_does_it_stand_for_one_that_has_ended() -> None:
+    over = shard("alpha-9/0", incarnation="old", state="failed")
+    state = running(ONE, node("box1", over))
+    state = observe(state, ShardsChanged("box1", (shard("alpha-9/0", incarnation=""),)), 2.0)
+    assert [s.report.incarnation for s in state.nodes["box1"].shards] == ["", "old"]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from llmgw.core.types.messages import LIVE, TERMINAL, NodeReport, Refusal, ShardReport, Start
 from llmgw.core.types.state import (
+    NAMELESS,
     PLACED,
     REFUSAL_HOLD_S,
     REMEMBERED,
@@ -150,7 +151,7 @@ def _seen(node: str, report: ShardReport, before: Before, now: float) -> Shard:
     if not before:
         return Shard(node=node, report=report, was_live=live, seen_s=now, ready_s=ready_s)
     shard = Shard(node=node, report=report, was_live=live, seen_s=now, ready_s=ready_s)
-    old = before.get(shard.key)
+    old = _known_as(shard, before)
     if old is None:
         return shard
     if old.origin == REMEMBERED:
@@ -163,6 +164,18 @@ def _seen(node: str, report: ShardReport, before: Before, now: float) -> Shard:
         seen_s=old.seen_s,
         ready_s=old.ready_s if old.ready_s is not None else ready_s,
     )
+
+
+def _known_as(shard: Shard, before: Before) -> Shard | None:
+    """The same shard as we had it, also where its agent leaves the incarnation out now, or did before (F55)."""
+    old = before.get(shard.key)
+    if old is not None:
+        return old
+    report = shard.report
+    if report.incarnation:
+        return before.get((f"{NAMELESS}{report.model}/{report.replica}", shard.rank))
+    same = (s for s in before.values() if s.report.shard == report.shard and s.holds)
+    return next(same, None)
 
 
 def _with_known(report: ShardReport, old: ShardReport) -> ShardReport:
@@ -182,6 +195,10 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
     before = {s.key: s for s in node.shards}
     fresh = _taken_in(event.node, event.shards, before, now)
     after = before | {s.key: s for s in fresh}
+    for shard in fresh:
+        old = _known_as(shard, before)
+        if old is not None and old.key != shard.key:
+            after.pop(old.key, None)
     gone = {*event.gone}
     dropped = {(r.shard, r.incarnation) for r in event.refused}
     shards = tuple(
@@ -199,7 +216,7 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
     node = replace(
         node,
         report=report,
-        shards=shards if len(after) == len(before) else _in_order(shards),
+        shards=shards if after.keys() == before.keys() else _in_order(shards),
         connected=True,
         heard_s=now,
     )
