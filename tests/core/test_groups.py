@@ -75,3 +75,12 @@ def test_a34_it_is_bounded_each_group_counts_once() -> None:
     state = changed(pair(), "box2", ended())
     state = changed(state, "box1", half(0, state="failed", error="lost its peer"))
     assert len(state.failures["deep"]) == 1
+
+
+def test_a_second_shard_of_a_rank_that_ended_is_no_loss_to_the_group() -> None:
+    """A38: it was the stray of rank 0; rank 1 has simply not been heard yet."""
+    state = running(DEEP, node("box1", half(0)), node("box2", half(0, state="stopped")))
+    (stop,) = decide(state, 9.0).actions
+    assert isinstance(stop, StopReplica)
+    assert (stop.reason, [s.node for s in stop.shards]) == ("short_after_window", ["box1"])
+    assert [s.node for s in acknowledged(state)] == ["box2"]

@@ -19,6 +19,8 @@ from llmgw.core.types.messages import Refusal, ShardReport
 from llmgw.core.types.plan import Spot, StartReplica, Wait
 from llmgw.core.types.state import (
     Cleared,
+    Draining,
+    Failure,
     NodeRegistered,
     SessionLost,
     ShardsChanged,
@@ -269,3 +271,21 @@ def test_restart_policy_of_the_catalog_counts() -> None:
     for n in range(2):
         state = observe(state, ShardsChanged("box1", shards=(failed(f"i{n}"),)), 1.0)
     assert "gave up after 2 failures in 30 min" in decide(state, 1.0).actions[0].why
+
+
+# --- what was dated by a clock on the wall (F26) --------------------------------------------
+
+
+def test_f26_a_drain_that_is_remembered_has_its_whole_limit_from_here_on() -> None:
+    """The clock may have been set an hour ahead meanwhile: the stream on it would be cut."""
+    memory = Memory(draining={"inc-alpha-1": Draining(-3600.0, "operator", "asked")})
+    state = started(ONE, memory, now=5.0, settle_timeout_s=60.0, keep_unknown=False)
+    assert state.draining["inc-alpha-1"].since_s == 5.0
+
+
+@pytest.mark.parametrize(("at_s", "counts_from"), [(-30.0, -30.0), (3600.0, 5.0)])
+def test_f26_no_failure_lies_ahead(at_s: float, counts_from: float) -> None:
+    """A clock that was set back would hold up the next start for as long."""
+    memory = Memory(failures={"alpha": (Failure("i1", "main", at_s, "exit 1"),)})
+    state = started(ONE, memory, now=5.0, settle_timeout_s=60.0, keep_unknown=False)
+    assert [f.at_s for f in state.failures["alpha"]] == [counts_from]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from llmgw.core.supervise import durable, initial_state, next_due, unidentified
 from llmgw.core.supervise.report import node_report
 from llmgw.core.types import node as n
-from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Token
+from llmgw.core.types.messages import Command, Foreign, NodeReport, Refusal, Start, Token
 from llmgw.core.types.record import Key, Record
 from tests.sim import evidence, older
 from tests.sim.clock import iso
@@ -82,7 +82,7 @@ class Agent(Process):
         self._watched, self._unwritten, self._ticks_at = {}, set(), float("inf")
         self.links = {url: Link(self, url) for url in self.sim.urls}
         self.sim.say(self.facts.node, "agent starts", f"{len(self.journal)} records in its journal")
-        self.feed(n.GpusSeen(gpus=self.host.gpus(), foreign=self.host.foreign()))
+        self.feed(n.GpusSeen(gpus=self.host.gpus(), foreign=self._foreign()))
         for record in unidentified(self.state):
             self._identify(record)
         self._registers()
@@ -300,6 +300,10 @@ class Agent(Process):
         assert self.state is not None
         return older.report(self.version, node_report(self.state, for_register=True))
 
+    def _foreign(self) -> tuple[Foreign, ...]:
+        """Whose processes it cannot tell, because the record of their engine cannot be read, are strangers to it."""
+        return self.host.foreign({r.key for r in self.records.values() if r.unreadable})
+
     def _registers(self) -> None:
         if self.state is not None and self.state.reattached:
             for link in self.links.values():
@@ -308,7 +312,7 @@ class Agent(Process):
 
     def _heartbeat(self) -> None:
         assert self.state is not None
-        gpus, foreign = self.host.gpus(), self.host.foreign()
+        gpus, foreign = self.host.gpus(), self._foreign()
         if gpus != self.state.gpus or foreign != self.state.foreign:
             self.feed(n.GpusSeen(gpus=gpus, foreign=foreign))
             for link in self.links.values():

@@ -16,7 +16,7 @@ from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
 from llmgw.core.types.record import Key, Record
 from llmgw.core.types.routes import RouteReplica, RouteTable
-from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Shard
+from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Draining, Shard
 from tests.sim import restraint, room
 from tests.sim.orders import Order, why_start, why_stop
 from tests.sim.rest import findings
@@ -238,6 +238,17 @@ class Judge:
             drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
             needless="" if begun is not None else why_stop(control, action, reason),
         )
+
+    def reminded(self, shard: Shard, drain: Draining) -> None:
+        """Ordered and judged long ago; since then a journal that knew of it was lost, and the inventory was not."""
+        if shard.incarnation not in self.orders:
+            r = shard.report
+            self.orders[shard.incarnation] = Order(
+                reason=drain.reason,
+                why=drain.why,
+                at_s=self.begun_s.get(shard.incarnation, self.sim.clock.now),
+                drain_timeout_s=self.sim.drain_timeout_s(r.model, r.profile),
+            )
 
     def asked(self, shard: Shard) -> None:
         """An operator's order that takes no plan, and waits for nobody."""

@@ -74,7 +74,8 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     model = state.catalog.models[start.model]
     # What no agent and no inventory has told this process is no reproach to it.
     known = (x for x in alive(control, start.model) if x.incarnation in control.heard.incarnations)
-    there = {x.incarnation: x for x in known}
+    # Copies of one replica id count once: one of them goes (A37, A38).
+    there = {x.replica: x for x in known}
     if roll:
         today = {f for p in model.profiles for f in p.fingerprints.values()}
         died = any(x.fingerprint not in today for x in _just_died(control, model))

@@ -152,6 +152,7 @@ class Passes:
                 if state.withheld and drain.reason not in ASKED:
                     continue
                 if shard.holds and shard.report.desired == "running":
+                    self.sim.judge.reminded(shard, drain)
                     commands.append(_drain_order(shard, drain.reason))
         for shard in () if state.withheld else self.sim.core.acknowledged(state):
             r = shard.report

@@ -6,7 +6,7 @@ decides: engines come up, die, hang and linger as their `Manners` and the faults
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -247,8 +247,17 @@ class Host:
                 used += e.bytes_on(gpu) if loaded else e.bytes_on(gpu) // 10
         return used
 
-    def foreign(self) -> tuple[Foreign, ...]:
-        return tuple(
+    def foreign(self, unknown: Container[Key]) -> tuple[Foreign, ...]:
+        """Strangers, and engines of ours that nobody can make out."""
+        now = self.clock.now
+        lost = tuple(
+            Foreign(pid=e.pid, gpu=g.uuid, memory_bytes=e.bytes_on(g), command="x")
+            for e in self.engines
+            if e.key in unknown and e.holds(now)
+            for g in self.devices
+            if g.uuid in e.start.gpus
+        )
+        return lost + tuple(
             Foreign(
                 pid=s.pid, gpu=s.gpu, memory_bytes=s.memory_bytes, command="x", port=s.port or None
             )

@@ -29,7 +29,7 @@ from llmgw.core.types.plan import (
     Verdict,
     Wait,
 )
-from llmgw.core.types.state import Draining, Node, Shard, State
+from llmgw.core.types.state import PLACED, Draining, Node, Shard, State
 
 
 class Pass:
@@ -178,15 +178,21 @@ def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     """Drained, not killed, and only once the kept one is routable (A38). One that never came up is just stopped."""
     verdict = p.verdict(members[0])
     reason = verdict.reason or "duplicate_replica"
-    if not any(s.was_live for s in members):
+    if not any(_may_serve(s) for s in members):
         p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
     elif any(k.incarnation == r.rival and k.complete_and_ready for k in p.survey.replicas):
         p.actions.append(_drain(r, members, reason, verdict.why))
 
 
+def _may_serve(shard: Shard) -> bool:
+    """It came up, or its agent has only just found it again and cannot tell yet (F43)."""
+    return shard.was_live or (shard.report.state == "starting" and shard.origin != PLACED)
+
+
 def _incomplete(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     """A group that lacks a rank: broken for good, or not all heard yet."""
-    ended = [s for s in p.over.get(r.incarnation, ()) if s.rank < r.want]
+    ranks = {s.rank for s in members}  # a second shard of a rank that has one is no loss
+    ended = [s for s in p.over.get(r.incarnation, ()) if s.rank < r.want and s.rank not in ranks]
     if ended:
         _broken(p, r, members, ended[0])
     else:
@@ -366,7 +372,7 @@ def _sleep(p: Pass, model: Model) -> None:
 def acknowledged(state: State) -> tuple[Shard, ...]:
     """Ended shards whose record the agent may delete: their end is in our picture, or an operator cleared it.
 
-    Of a group not before the others have ended: it is the fact that ends them (A34).
+    Of a group's only shard of a rank not before the others have ended: it is the fact that ends them (A34).
     """
     over = [
         s
@@ -378,9 +384,14 @@ def acknowledged(state: State) -> tuple[Shard, ...]:
     if not over:
         return ()
     recorded = {f.incarnation for failures in state.failures.values() for f in failures}
-    alive = {s.incarnation for n in state.nodes.values() for s in n.shards if s.holds}
+    alive: dict[str, set[int]] = {}
+    for node in state.nodes.values():
+        for s in node.shards:
+            if s.holds:
+                alive.setdefault(s.incarnation, set()).add(s.rank)
     return tuple(
         s
         for s in over
-        if s.incarnation not in alive and not (s.report.gave_up and s.incarnation in recorded)
+        if s.rank in alive.get(s.incarnation, {s.rank})
+        and not (s.report.gave_up and s.incarnation in recorded)
     )

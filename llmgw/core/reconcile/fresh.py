@@ -35,7 +35,15 @@ class Memory(Struct, frozen=True, kw_only=True):
 def started(
     catalog: Catalog, memory: Memory, *, now: float, settle_timeout_s: float, keep_unknown: bool
 ) -> State:
-    """A control plane that has just started: it knows what it remembers, and has heard nobody."""
+    """A control plane that has just started: it knows what it remembers, and has heard nobody.
+
+    What it remembers was dated by a clock on the wall, which may have been set since (F26): a drain has its whole limit
+    from here on, and no failure lies ahead.
+    """
+    failures = {
+        model: tuple(replace(f, at_s=min(f.at_s, now)) for f in seen)
+        for model, seen in memory.failures.items()
+    }
     state = State(
         catalog=catalog,
         epoch=memory.epoch,
@@ -43,8 +51,8 @@ def started(
         started_s=now,
         settle_timeout_s=settle_timeout_s,
         keep_unknown=keep_unknown,
-        failures=memory.failures,
-        draining=memory.draining,
+        failures=failures,
+        draining={i: replace(d, since_s=now) for i, d in memory.draining.items()},
         paused=memory.paused,
         confirmed=memory.confirmed,
     )
