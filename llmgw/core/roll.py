@@ -31,6 +31,7 @@ def step(
         return None
     profile = model.profile(old.profile)
     assert profile is not None
+    drifted = frozenset(r.incarnation for r in replicas if r.drift)
     first = _first_of_all(state, model, profile)
     if first:
         return _wait(model, profile, first)
@@ -38,7 +39,7 @@ def step(
     if isinstance(answer, Placement):
         return _roll(old, answer.spots, f"a new one starts beside it: {answer.why}")
     if answer.soon:
-        return _wait(model, profile, answer.why)
+        return replace(_wait(model, profile, answer.why), rolls=drifted)
     gone = _without(state, old)
     then = place(gone, holdings(gone), model, (profile,))
     if isinstance(then, NoRoom) and not then.soon:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ RANKS = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _STATES = frozenset(SHARD_STATES)
 _report = msgspec.json.Decoder(NodeReport)
+#: Lengths of a time that agents of ours write, and of none.
+_PLAIN_TIMES = (len("2026-01-01T00:00:00Z"), 0)
 NODE_NAMES, SHARD_NAMES = _wire_names(NodeReport), _wire_names(ShardReport)
 
 
@@ -65,7 +68,7 @@ def decode_report(data: bytes) -> NodeReport:
 
     Typed in one go where it holds nothing but what this version knows; else field by field, five times as slow.
     """
-    if b'"extra"' not in data and b"\\" not in data and data.isascii():
+    if b'"shards"' in data and b'"extra"' not in data and b"\\" not in data and data.isascii():
         try:
             report = _report.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -80,6 +83,8 @@ def _whole(report: NodeReport) -> bool:
     for shard in report.shards:
         rank = shard.rank
         if rank is None or not 0 <= rank < RANKS or not shard.replica or shard.state not in _STATES:
+            return False
+        if len(shard.started_at) not in _PLAIN_TIMES or shard.started_at[-1:] not in ("", "Z"):
             return False
     return _NAME.fullmatch(report.node) is not None
 
@@ -96,23 +101,24 @@ def report_of(raw: Any) -> NodeReport:
         msg = f"inventory refused: want an object, got {type(raw).__name__}"
         raise WireError(msg)
     fields = {k: v for k, v in raw.items() if v is not None and k in NODE_NAMES}
-    shards = fields.pop("shards", [])
-    if not isinstance(shards, list):
-        msg = f"inventory refused: shards must be a list, got {type(shards).__name__}"
-        raise WireError(msg)
+    shards = fields.pop("shards", None)
     report = _converted(fields, NodeReport, "inventory refused")
     if not _NAME.fullmatch(report.node):
         msg = f"inventory refused: {report.node!r:.80} is no name of a node"
         raise WireError(
             msg, "a letter or digit, then up to 62 letters, digits, dots, dashes and underscores"
         )
+    if not isinstance(shards, list):
+        got = "none" if shards is None else type(shards).__name__
+        msg = f"inventory refused: shards must be a list, got {got}"
+        raise WireError(msg, "[] says that nothing runs; unsaid would forget all that does (A42)")
     extra = {k: v for k, v in raw.items() if k not in NODE_NAMES}
     return msgspec.structs.replace(report, shards=tuple(shard_of(s) for s in shards), extra=extra)
 
 
 def _events_of(raw: Any) -> Events:
     """Shards one by one: an unreadable one must not cost the others their news (A39)."""
-    if not isinstance(raw, dict) or not isinstance(raw.get("shards") or [], list):
+    if not isinstance(raw, dict) or not isinstance(raw.get("shards"), list | None):
         msg = "message refused: not a Events: want an object whose shards are a list"
         raise WireError(msg)
     fields = {k: v for k, v in raw.items() if v is not None}
@@ -144,11 +150,38 @@ def shard_of(raw: Any) -> ShardReport:
         shard = msgspec.convert(fields, ShardReport)
         _said_plainly(shard)
     except (msgspec.ValidationError, ValueError) as e:
-        seen = "".join(c if c.isprintable() else "?" for c in name)
-        return _named(ShardReport(shard=seen, state="unknown", error=f"unreadable record: {e}"))
+        return _named(_legible(fields, name, e))
     extra = {k: v for k, v in raw.items() if k not in SHARD_NAMES}
     state = shard.state if shard.state in _STATES else "unknown"
-    return _named(msgspec.structs.replace(shard, state=state, extra=extra))
+    since = _utc(shard.started_at)
+    return _named(msgspec.structs.replace(shard, state=state, started_at=since, extra=extra))
+
+
+def _legible(fields: dict[str, Any], name: str, error: Exception) -> ShardReport:
+    """What can be read of it, held as unknown: its GPUs and its model count though its port is nonsense (A30, A39)."""
+    kept: dict[str, Any] = {}
+    for key, value in fields.items():
+        try:
+            _said_plainly(msgspec.convert({"shard": "?", key: value}, ShardReport))
+        except (msgspec.ValidationError, ValueError):
+            continue
+        kept[key] = value
+    kept["shard"] = "".join(c if c.isprintable() else "?" for c in name)
+    shard = msgspec.convert(kept, ShardReport)
+    words = f"unreadable record: {error}"
+    since = _utc(shard.started_at)
+    return msgspec.structs.replace(shard, state="unknown", error=words, started_at=since)
+
+
+def _utc(said: str) -> str:
+    """A time as agents of ours write it; "" for what is none (A25: unknown, so it counts as youngest)."""
+    try:
+        at = datetime.fromisoformat(said)
+    except ValueError:
+        return ""
+    if at.tzinfo is None:
+        return ""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _said_plainly(shard: ShardReport) -> None:
@@ -167,7 +200,7 @@ def _named(shard: ShardReport) -> ShardReport:
         rank = int(said) if said.isdecimal() and len(said) < len(str(RANKS)) else 0
     if not 0 <= rank < RANKS:
         error = f"unreadable record: rank {rank} is none"
-        shard = ShardReport(shard=shard.shard, state="unknown", error=error, extra=shard.extra)
+        shard = msgspec.structs.replace(shard, state="unknown", error=error)
         rank = 0
     named = shard.replica or replica or shard.shard
     return msgspec.structs.replace(shard, replica=named, rank=rank)

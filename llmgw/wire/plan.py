@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+from llmgw.core.reconcile.guard import rolled
 from llmgw.core.types.plan import (
     DIFFERENCES,
     QUIET,
@@ -46,7 +47,7 @@ def plan_document(
     `nodes` of the state that was judged give GPUs their index and name the processes that are not ours (A70).
     """
     nodes = nodes or {}
-    shards = [_shard(v) for v in plan.verdicts]
+    shards = [_shard(v) for v in sorted(plan.verdicts, key=_place)]
     actions = [row for a in plan.actions if not _asleep(a) for row in _action(a)]
     summary = {v: sum(s["verdict"] == v for s in shards) for v in VERDICTS}
     summary |= {a: sum(x["action"] == a for x in actions) for a in COUNTED_ACTIONS}
@@ -148,6 +149,10 @@ def _disturbed(plan: Plan) -> int:
             isinstance(a, RollReplica) or a.disturbs
         ):
             hit |= {(s.node, s.report.shard + s.incarnation) for s in a.shards if s.was_live}
+    over_time = rolled(plan, plan.actions)
+    for r in plan.replicas:
+        if r.incarnation in over_time:
+            hit |= {(s.node, s.report.shard + s.incarnation) for s in r.members if s.was_live}
     return len(hit)
 
 
@@ -171,6 +176,11 @@ def _foreign(node: Node) -> list[dict[str, Any]]:
         }
         for f in sorted(node.report.foreign, key=lambda f: (f.gpu, f.pid))
     ]
+
+
+def _place(v: Verdict) -> tuple[object, ...]:
+    s = v.shard
+    return (s.node, s.report.replica, s.rank, not s.missing, s.incarnation)
 
 
 def _shard(v: Verdict) -> dict[str, Any]:

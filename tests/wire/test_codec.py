@@ -207,3 +207,48 @@ def test_a_shard_that_says_the_impossible_is_held_as_unreadable(field: str, valu
 def test_the_name_of_an_unreadable_shard_is_printable() -> None:
     (odd,) = decode_report(b'{"node": "box1", "shards": [{"shard": "\\u001b[2J/0"}]}').shards
     assert (odd.shard, odd.state) == ("?[2J/0", "unknown")
+
+
+def test_a39_a30_what_is_legible_of_a_bad_record_counts() -> None:
+    """Its GPU was given out again, and its model started a second time, for a port that is no number."""
+    odd = {
+        "shard": "alpha-1/0",
+        "model": "alpha",
+        "incarnation": "i",
+        "gpus": ["GPU-0"],
+        "port": "x",
+        "state": "ready",
+    }
+    (held,) = decode_report(json.dumps({"node": "box1", "shards": [odd]}).encode()).shards
+    assert (held.state, held.model, held.incarnation) == ("unknown", "alpha", "i")
+    assert (held.gpus, held.port) == (("GPU-0",), 0)
+    assert "port" in (held.error or "")
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00Z"),
+        ("2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.500000Z"),
+        ("2026-01-01T00:00:00", ""),
+        ("yesterday", ""),
+        ("", ""),
+    ],
+)
+def test_a25_a_time_that_is_none_is_unknown(said: str, read: str) -> None:
+    told = {"node": "box1", "shards": [{"shard": "a-1/0", "started_at": said}]}
+    (shard,) = decode_report(json.dumps(told).encode()).shards
+    assert shard.started_at == read
+
+
+@pytest.mark.parametrize("shards", ["0", "false", '""', "{}"])
+def test_events_whose_shards_are_no_list_are_refused(shards: str) -> None:
+    with pytest.raises(WireError, match="shards are a list"):
+        decode(f'{{"session": "s", "n": 1, "shards": {shards}}}'.encode(), Events)
+
+
+@pytest.mark.parametrize("shards", ["", ', "shards": null'])
+def test_a42_an_inventory_that_does_not_say_what_runs_is_refused(shards: str) -> None:
+    with pytest.raises(WireError, match="shards must be a list, got none"):
+        decode_report(f'{{"node": "box1"{shards}}}'.encode())

@@ -47,8 +47,8 @@ KEPT = {"register": ("", "shards"), "inventory": ("", "shards"), "events": ("sha
 
 #: Without these there is no message; of the others each may be missing.
 REQUIRED = {
-    "register": {"node"},
-    "inventory": {"node"},
+    "register": {"node", "shards"},
+    "inventory": {"node", "shards"},
     "registered": {"session", "epoch", "leader_uuid"},
     "commands": {
         *("commands.kind", "commands.shard", "commands.replica", "commands.incarnation"),

@@ -62,7 +62,7 @@ def wanted_shards(profile: Profile | None, shards: Iterable[Shard]) -> int:
 
 def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
     """The model and profile a group belongs to, by name, alias or fingerprint (A14-A16)."""
-    name = next((s.report.model for s in shards if s.report.model), "")
+    name = next((s.report.model for s in shards if s.report.model), "") or _named_after(shards)
     profile_name = next((s.report.profile for s in shards if s.report.profile), "")
     fingerprint = next((s.report.fingerprint for s in shards if s.report.fingerprint), "")
     model = catalog.resolve(name) if name else None
@@ -88,6 +88,11 @@ def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
     if name != model.name:
         said += f", {name} is {model.name} today"
     return Claim(profile, said, model.name, profile.name)
+
+
+def _named_after(shards: list[Shard]) -> str:
+    """The model in a replica's own name, where an unreadable record tells no more: unreadable is not absent (A39)."""
+    return shards[0].report.replica.rpartition("-")[0]
 
 
 def _by_fingerprint(model: Model, fingerprint: str) -> Profile | None:

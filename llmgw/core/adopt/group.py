@@ -19,6 +19,11 @@ from llmgw.core.types.state import Shard, State
 YOUNGEST = "~"
 
 
+def since(started_at: str) -> str:
+    """An ISO time as a key of its order: "…:00.5Z" comes after "…:00Z", as text it would not."""
+    return started_at.removesuffix("Z") or YOUNGEST
+
+
 class Gatherer:
     """Makes replicas for one pass; knows what all of them ask for: the claims, and what gateways have in flight.
 
@@ -91,9 +96,9 @@ class Gatherer:
         if silent and state != "draining":
             state = "degraded"
         there = (*members, *held.values())
-        since = min((s.report.started_at for s in there if s.report.started_at), default="")
+        oldest = min((s.report.started_at for s in there), key=since, default="")
         drift = drift_of(claim.owner, members)
-        row = self._row(incarnation, there or (rivals[0],), claim, drift, (want, state, since))
+        row = self._row(incarnation, there or (rivals[0],), claim, drift, (want, state, oldest))
         endpoint = counted[0].report.endpoint if 0 in counted else ""
         return replace(row, have=len(members), members=members, endpoint=endpoint, held=silent)
 
@@ -139,7 +144,7 @@ def _shard_order(state: State, shard: Shard) -> tuple[bool, bool, float, str, st
         report.state != "ready",
         report.state not in LIVE,
         max(shard.seen_s, settled_s) if settled_s is not None else 0.0,
-        report.started_at or YOUNGEST,
+        since(report.started_at),
         shard.node,
     )
 

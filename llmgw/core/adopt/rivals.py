@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from llmgw.core.adopt.group import YOUNGEST
+from llmgw.core.adopt.group import since
 from llmgw.core.capacity import gib, ports_of, resources_of
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.plan import Replica
@@ -31,7 +31,7 @@ def order(state: State, r: Replica) -> tuple[object, ...]:
         not r.complete_and_ready,
         bool(r.drift),
         -r.in_flight,
-        r.started_at or YOUNGEST,
+        since(r.started_at),
         r.incarnation,
         nodes[0] if nodes else "",
     )

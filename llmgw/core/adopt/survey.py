@@ -201,9 +201,14 @@ def _second(r: Replica, shard: Shard) -> Bucket:
     if r.reason is not None:
         return ("unclaimed", f"unclaimed: {r.claim}", r.reason)
     first = next((s for s in r.members if s.rank == shard.rank), None)
-    up = first is not None and first.report.state in LIVE
     where = f"is on {first.node}" if first else f"is not one of the {r.want} wanted"
     why = f"rank {shard.rank} of {r.replica} {where}"
+    # Of one name on one node no order can mean the one without the other: a person has to look.
+    apart = first is not None and (first.node, first.report.shard) != (
+        shard.node,
+        shard.report.shard,
+    )
+    up = apart and first is not None and first.report.state in LIVE
     return ("stray" if up else "conflict", why, "duplicate_rank")
 
 

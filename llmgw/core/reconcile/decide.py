@@ -175,18 +175,24 @@ def _unclaimed(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
 
 
 def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
-    """Drained, not killed, and only once the kept one is routable (A38). One that never came up is just stopped."""
+    """Drained, not killed, and only once the kept one is routable (A38). One that never came up is stopped then.
+
+    What we placed and no agent has yet must not come up beside the one that runs (A36): it is stopped at once.
+    """
     verdict = p.verdict(members[0])
     reason = verdict.reason or "duplicate_replica"
-    if not any(_may_serve(s) for s in members):
+    if all(s.origin == PLACED for s in members):
         p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
     elif any(k.incarnation == r.rival and k.complete_and_ready for k in p.survey.replicas):
-        p.actions.append(_drain(r, members, reason, verdict.why))
+        if any(_may_serve(s) for s in members):
+            p.actions.append(_drain(r, members, reason, verdict.why))
+        else:
+            p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
 
 
 def _may_serve(shard: Shard) -> bool:
     """It came up, or its agent has only just found it again and cannot tell yet (F43)."""
-    return shard.was_live or (shard.report.state == "starting" and shard.origin != PLACED)
+    return shard.was_live or shard.report.state == "starting"
 
 
 def _incomplete(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:

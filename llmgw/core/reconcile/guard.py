@@ -6,6 +6,8 @@ back and said, until the operator confirms them. Holds back only: it adds no act
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from llmgw.core.adopt.survey import Survey
@@ -14,6 +16,7 @@ from llmgw.core.types.plan import (
     Action,
     Blocked,
     DrainReplica,
+    Judged,
     RollReplica,
     StartReplica,
     StopReplica,
@@ -69,18 +72,33 @@ def _unasked(state: State, action: Action) -> bool:
 
 def _blocked(state: State, found: Survey, actions: list[Action]) -> Blocked | None:
     unasked = [a for a in actions if _unasked(state, a)]
-    if len(unasked) <= FEW:
+    rolls = rolled(found, actions) - state.confirmed if unasked else frozenset()
+    # Replicas of one model roll one after the other, so they count as one; models do not wait for each other.
+    rolling = {r.model for r in found.replicas if r.incarnation in rolls}
+    others = [a for a in unasked if not isinstance(a, RollReplica)]
+    count = len(others) + len(rolling)
+    if count <= FEW:
         return None
     running = sum(any(s.was_live for s in r.members) for r in found.replicas)
     limit = max(FEW, SHARE * running)
-    if len(unasked) <= limit:
+    if count <= limit:
         return None
-    rolled = {a.model for a in unasked if isinstance(a, RollReplica)}
-    further = {r.incarnation for r in found.replicas if r.drift and r.kept and r.model in rolled}
-    named = {a.incarnation for a in unasked if not isinstance(a, StartReplica | Wait)}
-    some = ", ".join(sorted({a.model for a in unasked})[:5])
+    named = {a.incarnation for a in others if not isinstance(a, StartReplica | Wait)}
+    some = ", ".join(sorted({a.model for a in others} | rolling)[:5])
     why = (
-        f"would end {len(unasked)} of {running} running replicas in one pass, which nobody asked for "
+        f"would end {count} of {running} running replicas in one pass, which nobody asked for "
         f"(limit {int(limit)}): {some}"
     )
-    return Blocked(incarnations=frozenset(named | further), why=why)
+    return Blocked(incarnations=frozenset(named | rolls), why=why)
+
+
+def rolled(found: Judged, actions: Iterable[Action]) -> frozenset[str]:
+    """All that the rolls of this pass, and those that only wait for other starts, would come to.
+
+    Else a change of every profile would go by as one roll a pass, since one engine starts at a time.
+    """
+    models = {a.model for a in actions if isinstance(a, RollReplica)}
+    models |= {a.model for a in actions if isinstance(a, Wait) and a.rolls}
+    return frozenset(
+        r.incarnation for r in found.replicas if r.drift and r.kept and r.model in models
+    )

@@ -6,8 +6,9 @@ costs by the node it is about, never by the fleet: ten thousand shards register 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -85,7 +86,9 @@ def _taken_in(
     node: str, told: tuple[ShardReport, ...], before: Before, now: float
 ) -> tuple[Shard, ...]:
     """In an order of their own: where they stand in a report must not matter (A10), also for two of one name."""
-    order = _BY_NAME if len({s.shard for s in told}) == len(told) else _position
+    order: Callable[[ShardReport], Any] = _BY_NAME
+    if len({s.shard for s in told}) < len(told):
+        order, told = _position, _each_once(told)
     return tuple(
         _seen(node, _recognised(s, before) if s.state == "unknown" else s, before, now)
         for s in sorted(told, key=order)
@@ -100,6 +103,14 @@ def _with_lacking(shards: tuple[Shard, ...], before: Before) -> tuple[Shard, ...
         if key not in here and s.believed and not any(s.may_be(n) for n in shards)
     ]
     return _in_order((*shards, *lacking)) if lacking else shards
+
+
+def _each_once(told: tuple[ShardReport, ...]) -> tuple[ShardReport, ...]:
+    """One process listed twice is one shard (A11, A29): its copy would be a stray, and drained with it."""
+    same = {
+        (s.shard, s.incarnation, s.attempt, s.pid, s.port): s for s in sorted(told, key=_position)
+    }
+    return tuple(same.values())
 
 
 _BY_NAME = attrgetter("shard")
@@ -122,7 +133,7 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
     for the agent's digest is made of them; the port that we know is held beside it. It is routed no more: had its
     process been found by its markers, it would not be unreadable.
     """
-    if report.state != "unknown" or report.model:
+    if report.state != "unknown":
         return report
     same = (
         s.report
@@ -133,6 +144,14 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
     if old is None:
         return report
     ports = old.ports | ({"before": old.port} if old.port else {})
+    if report.model:
+        return replace(
+            report,
+            gpus=report.gpus or old.gpus,
+            ports=report.ports if report.port else ports,
+            resources=report.resources or old.resources,
+            endpoint=report.endpoint or old.endpoint,
+        )
     return replace(
         old,
         state="unknown",

@@ -150,11 +150,15 @@ class RollReplica(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Wait(Struct, frozen=True, kw_only=True, tag=True):
-    """Wanted, cannot be yet: `why` names the tightest resource. Disturbs nobody."""
+    """Wanted, cannot be yet: `why` names the tightest resource. Disturbs nobody.
+
+    `rolls`: incarnations that are rolled as soon as other starts are over (A49 counts them).
+    """
 
     model: str
     profile: str
     why: str
+    rolls: frozenset[str] = frozenset()
 
 
 Action = StartReplica | StopReplica | DrainReplica | RollReplica | Wait
