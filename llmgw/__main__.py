@@ -10,8 +10,12 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         from llmgw import __version__
 
-        print(f"llmgw {__version__}")
-        return 0
+        try:
+            print(f"llmgw {__version__}", flush=True)
+        except OSError:
+            pass  # a full disk, a reader that left: the door has the words for it
+        else:
+            return 0
     from llmgw.cli.door import run
 
     return run(sys.argv[1:])

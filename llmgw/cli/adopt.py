@@ -105,7 +105,9 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
     from llmgw.control import store
     from llmgw.wire.plan import by_last_good
 
-    path = Path(given.text("inventory", str(config.inventory_path())))
+    asked = given.text("inventory", "")
+    path = Path(asked) if asked else config.inventory_path()
+    _missing(asked)
     memory = store.read_memory(path, warn=say)
     try:
         found = survey.from_agents(memory, given.text("agent", config.AGENT_URL))
@@ -119,6 +121,12 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
     state = _state(loaded, memory, found)
     document = survey.plan(state, found, source="agents", allow_partial=allow_partial)
     return by_last_good(document, problems)
+
+
+def _missing(named: str) -> None:
+    """Where none was named it is no news that there is none; a name is a mistake more often than a new file."""
+    if named and not Path(named).exists():
+        say(f"there is no inventory {named}: nothing is remembered")
 
 
 def _catalog(given: config.Given, inventory: Path) -> tuple[Catalog, tuple[str, ...]]:
@@ -161,6 +169,7 @@ def _from_control(given: config.Given, catalog: Path | None, *, allow_partial: b
         sources = catalogs.read_source(catalog)
         catalogs.load_sources(sources)  # its problems are said here, with the file's own name
         body = {"catalog": sources}
-        found = ask.post(peer, f"/api/v1/plan{query}", body, timeout_s=ask.LONG_S)
+        path = f"/api/v1/plan{query}"
+        found = ask.post(peer, path, body, timeout_s=ask.LONG_S, only_looks=True)
     document: Json = found
     return document

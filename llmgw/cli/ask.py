@@ -25,6 +25,10 @@ TIMEOUT_S = 10.0
 LONG_S = 120.0
 
 
+class _UnansweredError(OSError):
+    """It was sent, at least in part, and what became of it nobody said."""
+
+
 class Peer(NamedTuple):
     """Whom to ask: `what` names it in errors, `hint` says what to try when nobody answers there."""
 
@@ -57,8 +61,17 @@ def get(peer: Peer, path: str, *, timeout_s: float = TIMEOUT_S) -> Any:
     return _ask(peer, "GET", path, None, timeout_s)
 
 
-def post(peer: Peer, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
-    return _ask(peer, "POST", path, {} if body is None else body, timeout_s)
+def post(
+    peer: Peer,
+    path: str,
+    body: object = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    only_looks: bool = False,
+) -> Any:
+    """`only_looks`: it has a body and changes nothing."""
+    data = {} if body is None else body
+    return _ask(peer, "POST", path, data, timeout_s, only_looks=only_looks)
 
 
 def put(peer: Peer, path: str, body: object, *, timeout_s: float = TIMEOUT_S) -> Any:
@@ -78,7 +91,15 @@ def first(peers: tuple[Peer, ...]) -> Peer:
     return peers[-1]
 
 
-def _ask(peer: Peer, method: str, path: str, body: object, timeout_s: float) -> Any:
+def _ask(
+    peer: Peer,
+    method: str,
+    path: str,
+    body: object,
+    timeout_s: float,
+    *,
+    only_looks: bool = False,
+) -> Any:
     import json
 
     host, port, base = _address(peer)
@@ -92,6 +113,13 @@ def _ask(peer: Peer, method: str, path: str, body: object, timeout_s: float) -> 
     request = "\r\n".join([*head, "", ""]).encode("latin-1", "replace") + data
     try:
         status, raw = _exchange(host, port, request, timeout_s)
+    except _UnansweredError as e:
+        if method == "GET" or only_looks:
+            msg = f"no {peer.what} at {peer.place}: {e}"
+            raise UnreachableError(msg, peer.hint) from e
+        # It waits in the socket of a control that hangs: who reads "no control" would think that nothing comes of it.
+        msg = f"{peer.what} at {peer.place} does not answer ({e}); what was asked may still be done"
+        raise UnreachableError(msg, "`llmgw status` shows it") from e
     except OSError as e:
         msg = f"no {peer.what} at {peer.place}: {_reason(e, timeout_s)}"
         raise UnreachableError(msg, peer.hint) from e
@@ -122,9 +150,12 @@ def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[i
 
     parts = []
     with socket.create_connection((host, port), timeout_s) as sock:
-        sock.sendall(request)
-        while part := sock.recv(1 << 16):
-            parts.append(part)
+        try:
+            sock.sendall(request)
+            while part := sock.recv(1 << 16):
+                parts.append(part)
+        except OSError as e:
+            raise _UnansweredError(_reason(e, timeout_s)) from e
     head, _, body = b"".join(parts).partition(b"\r\n\r\n")
     first, *fields = head.decode("latin-1").split("\r\n")
     protocol, _, rest = first.partition(" ")
@@ -132,10 +163,10 @@ def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[i
     wanted = length.partition(":")[2].strip()
     if not protocol.startswith("HTTP/") or not rest[:3].isdecimal():
         msg = f"it speaks no HTTP: {first[:40]!r}"
-        raise OSError(msg)
+        raise OSError(msg) if first else _UnansweredError(msg)
     if wanted.isdecimal() and int(wanted) != len(body):
         msg = f"it broke off after {len(body)} of {wanted} bytes"
-        raise OSError(msg)
+        raise _UnansweredError(msg)
     return int(rest[:3]), body
 
 

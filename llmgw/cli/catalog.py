@@ -12,7 +12,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
-from llmgw.cli.sure import Yes, counted, sure
+from llmgw.cli.sure import Yes, counted, stay, sure
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, CatalogError, UsageError
 
 app = typer.Typer(
@@ -122,6 +122,7 @@ def apply(
         look(context.find_root().params["_color"]),
     )
     body: dict[str, Any] = {}
+    names: list[str] = []
     if plan["disturbs"]:
         names = sorted({a["replica"] for a in plan["actions"] if a["disturbs"]})
         what = f"this disturbs {counted(plan['disturbs'])}: {', '.join(names)}"
@@ -132,6 +133,8 @@ def apply(
     else:
         said = ask.put(peer, "/api/v1/catalog", {"catalog": text} | body, timeout_s=ask.LONG_S)
     typer.echo(f"{said['path']} is in use, {_count(len(said['changes']), 'change')}")
+    if names:
+        stay(said, names)
 
 
 def _said_yes(plan: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +165,7 @@ def _plan(peer: ask.Peer, text: str | None) -> dict[str, Any]:
         if found["problems"]:
             raise CatalogError(tuple(found["problems"]))
     else:
-        found = ask.post(peer, "/api/v1/plan", {"catalog": text}, timeout_s=ask.LONG_S)
+        body = {"catalog": text}
+        found = ask.post(peer, "/api/v1/plan", body, timeout_s=ask.LONG_S, only_looks=True)
     plan: dict[str, Any] = found
     return plan

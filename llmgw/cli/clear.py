@@ -8,6 +8,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
+from llmgw.cli.sure import named
 
 
 def clear(
@@ -17,7 +18,12 @@ def clear(
     """Forget the failures of a model that was given up, so that it may start again."""
     from urllib.parse import quote
 
+    named(name, "REPLICA|MODEL")
     peer = ask.first(ask.control(config.Given({"control": control})))
     answer = ask.post(peer, f"/api/v1/replicas/{quote(name, safe='')}/clear")
     model = (answer or {}).get("model", name)
-    typer.echo(f"cleared {model}: it may start again")
+    # An older control does not count them.
+    if (answer or {}).get("failures") == 0:
+        typer.echo(f"{model} had no failures")
+    else:
+        typer.echo(f"cleared {model}: it may start again")

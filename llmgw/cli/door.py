@@ -6,6 +6,7 @@ any verb.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from llmgw.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LlmgwE
 
 #: As if killed by SIGPIPE: what shells expect of a program whose reader left.
 EXIT_PIPE = 141
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+#: Whose code writes the answer: the last of a traceback that ends where that failed.
+_WRITERS = ("typer.", "click.", "rich.", "llmgw.cli.", "llmgw.render.")
 SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN")
 
 
@@ -67,7 +71,7 @@ def _anywhere(argv: list[str]) -> tuple[list[str], bool]:
 def through(call: Callable[[], object], *, debug: bool = False) -> int:
     try:
         code = call()
-        sys.stdout.flush()
+        _flush()
     except LlmgwError as e:
         return tell(e)
     except typer.TyperException as e:
@@ -81,12 +85,32 @@ def through(call: Callable[[], object], *, debug: bool = False) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except Exception as e:  # noqa: BLE001 - the one place where a bug ends
+        if isinstance(e, OSError) and _unwritten(e):
+            # Else the interpreter tries once more at its end, and says so in words of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return tell(LlmgwError(f"cannot write the answer: {(e.strerror or str(e)).lower()}"))
         if debug:
             import traceback
 
             traceback.print_exc()
         return _bug(e)
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # closed by whoever called (`>&-`): nobody wants the answer
+        sys.stdout.flush()
+
+
+def _unwritten(error: OSError) -> bool:
+    """It is the answer that cannot be written (a full disk), not a file of some other code."""
+    if error.errno not in _FULL or error.filename is not None or sys.stdout is None:
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = "" if last is None else str(last.tb_frame.f_globals.get("__name__"))
+    return where.startswith(_WRITERS)
 
 
 def tell(error: LlmgwError) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
-from llmgw.cli.sure import say
+from llmgw.cli.sure import say, stay
 
 Json = dict[str, Any]
 
@@ -44,6 +44,7 @@ def confirm(
     answer = _told("confirm", {"digest": digest}, control)
     about = f": {', '.join(answer['engines'])}" if answer["engines"] else ""
     typer.echo(f"confirmed {answer['confirmed']}{about}")
+    stay(answer, answer["engines"])
 
 
 def _told(verb: str, body: Json, control: str | None) -> Json:

@@ -5,16 +5,19 @@ Answers for: which thing a name means, out of what `status` shows. It may not en
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
-from llmgw.cli.sure import Yes, counted, say, sure
+from llmgw.cli.sure import Yes, counted, named, say, sure
 from llmgw.errors import LlmgwError, UsageError
 
 ENDED = frozenset({"stopped", "failed"})
+#: As shards are numbered: 00 is no other way to write 0.
+_RANK = re.compile("0|[1-9][0-9]{0,5}")
 Json = dict[str, Any]
 
 
@@ -42,9 +45,10 @@ def stop(
 
     A model with `min` above 0 in the catalog is started again; one on demand is woken by the next request.
     """
+    named(name, "MODEL|REPLICA|SHARD")
     peer = ask.first(ask.control(config.Given({"control": control})))
     status: Json = ask.get(peer, "/api/v1/status")
-    target = _meant(status, name)
+    target = _meant(status, name, force=force)
     known = target.shards or target.path.startswith("models/")
     if force and target.rank is None and known:
         msg = f"--force releases one shard, and {name} is not one"
@@ -54,7 +58,9 @@ def stop(
         what = _forced(target) if force else _drained(status, target)
         question = "Stop it?" if len(target.shards) == 1 else "Stop them?"
         sure(what, question, yes=yes, otherwise="nothing was stopped")
-    body = {"force": True, "rank": target.rank} if target.rank is not None and force else {}
+    body: Json = {} if target.rank is None else {"rank": target.rank}
+    if force and body:
+        body["force"] = True
     answer: Json = ask.post(peer, f"/api/v1/{target.path}/stop", body)
     if force:
         _say_forced(answer)
@@ -62,20 +68,25 @@ def stop(
         _say_drained(answer, status, name)
 
 
-def _meant(status: Json, name: str) -> Target:
+def _meant(status: Json, name: str, *, force: bool) -> Target:
     """The narrowest thing of that name; one that is unknown here is control's to refuse, with the nearest name."""
     from urllib.parse import quote
 
-    every = [(r, s) for r in status["replicas"] for s in r["shards"] if s["state"] not in ENDED]
+    known = [(r, s) for r in status["replicas"] for s in r["shards"]]
+    every = [(r, s) for r, s in known if s["state"] not in ENDED]
     by_shard = [
         (r, s)
-        for r, s in every
+        for r, s in known
         if name in (s["shard"], f"{r['incarnation']}/{s['shard'].rpartition('/')[2]}")
     ]
     if by_shard:
         head, _, rank = by_shard[0][1]["shard"].rpartition("/")
         replica = head if name == by_shard[0][1]["shard"] else by_shard[0][0]["incarnation"]
-        return Target(f"replicas/{quote(replica, safe='')}", int(rank), by_shard)
+        # One that has ended stands for its replica too: the others of it are what goes.
+        of = {r["incarnation"] for r, _ in by_shard}
+        others = [] if force else [(r, s) for r, s in every if r["incarnation"] in of]
+        live = [row for row in by_shard if row in every] or others
+        return Target(f"replicas/{quote(replica, safe='')}", int(rank), live)
     by_replica = [(r, s) for r, s in every if name in (r["replica"], r["incarnation"])]
     if by_replica:
         return Target(f"replicas/{quote(name, safe='')}", None, by_replica)
@@ -84,7 +95,7 @@ def _meant(status: Json, name: str) -> Target:
     if models or by_model:
         return Target(f"models/{quote((models or [name])[0], safe='')}", None, by_model)
     head, slash, rank = name.rpartition("/")
-    if slash and rank.isdecimal():
+    if slash and _RANK.fullmatch(rank):
         return Target(f"replicas/{quote(head, safe='')}", int(rank), [])
     return Target(f"replicas/{quote(name, safe='')}", None, [])
 
@@ -166,6 +177,7 @@ def forget(
     """
     from urllib.parse import quote
 
+    named(node, "NODE")
     peer = ask.first(ask.control(config.Given({"control": control})))
     status: Json = ask.get(peer, "/api/v1/status")
     row = next((n for n in status["nodes"] if n["node"] == node), None)

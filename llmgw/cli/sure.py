@@ -6,7 +6,8 @@ May not decide what needs asking.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -32,8 +33,23 @@ def sure(what: str, question: str, *, yes: bool, otherwise: str) -> None:
         raise LlmgwError(msg)
 
 
+def named(name: str, what: str) -> None:
+    """An empty name, as of a variable that is not set, is nobody's."""
+    if not name.strip():
+        msg = f"{what} is empty"
+        raise UsageError(msg, "`llmgw status` shows the names")
+
+
 def say(text: str) -> None:
     print(f"llmgw: {text}", file=sys.stderr)  # noqa: T201
+
+
+def stay(answer: dict[str, Any], names: Sequence[str]) -> None:
+    """A yes does not end a pause: who has given it would wait for what does not come (A48)."""
+    if answer.get("paused"):
+        who = ", ".join(names) or "what would end"
+        word = "stays" if len(names) <= 1 else "stay"
+        typer.echo(f"paused: {who} {word} until `llmgw resume`")
 
 
 def counted(count: int) -> str:

@@ -55,23 +55,23 @@ def from_agents(memory: Memory, local_url: str) -> Found:
     """Every node of the last picture by its `inspect` address; one that has none is on loopback: this box's agent.
 
     Of several without one only that which answers here was asked. With no picture at all only this box's agent can be
-    asked, and that is not the whole fleet.
+    asked, and that is not the whole fleet. With one, nobody who answers is an answer too: all is held (A55).
     """
     urls = {report.node: report.inspect or local_url for report, _ in memory.nodes}
     asked = sorted(set(urls.values())) or [local_url]
     with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
         answers = list(pool.map(_inventory, asked))
     reports = tuple(a for a in answers if isinstance(a, NodeReport))
-    notes = tuple(a.message for a in answers if isinstance(a, LlmgwError))
-    if not reports:
-        last = answers[-1]
-        assert isinstance(last, LlmgwError)
-        raise last
+    refused = [a for a in answers if isinstance(a, LlmgwError)]
+    wrong = [e for e in refused if e.exit_code != EXIT_UNKNOWN]
+    if not reports and (wrong or not memory.nodes):
+        raise (wrong or refused)[-1]
     heard = {r.node for r in reports}
     here = any(
         isinstance(a, NodeReport) for a, url in zip(answers, asked, strict=True) if url == local_url
     )
     nowhere = {r.node for r, _ in memory.nodes if not r.inspect} if here else set()
+    notes = tuple(e.message for e in refused)
     return Found(reports, notes, whole=bool(urls), unasked=frozenset(nowhere - heard))
 
 

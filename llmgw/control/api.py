@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -31,14 +32,25 @@ from llmgw.core.types.routes import Demand
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.wire import WireError, decode, decode_report
 
+#: What is said of a path that somebody asked for.
+PATH_CHARS = 200
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Any(StringConvertor):
+    """A name as it was given: a slash in it was sent as %2F, and is a slash by the time that routes are read."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("any", _Any())
 
 
 def app(control: Control, tokens: Tokens, *, shut_down: Callable[[], int | None]) -> Guard:
     """The whole API. `shut_down` ends control and its gateway, and says which process that is."""
     api = Api(control, shut_down)
     routes = [
-        Route(path, _answered(handler, control), methods=[method])
+        Route(path.replace("{name}", "{name:any}"), _answered(handler, control), methods=[method])
         for method, path, handler, _ in api.table()
     ]
     starlette = Starlette(
@@ -58,7 +70,7 @@ def _answered(handler: Handler, control: Control) -> Handler:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as e:
-            where = f"{request.method} {request.url.path}"
+            where = f"{request.method} {verbs.plain(request.url.path, PATH_CHARS)}"
             control.story.log.exception("a request failed", kind="bug", request=where)
             msg = f"{where} failed inside control: {type(e).__name__}"
             return refusal(LlmgwError(msg, "its log has the details", code="bug", status=500))
@@ -69,7 +81,7 @@ def _answered(handler: Handler, control: Control) -> Handler:
 async def _no_such(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     what = "there is no" if status == 404 else "the method is not the right one for"  # noqa: PLR2004
-    msg = f"{what} {request.method} {request.url.path}"
+    msg = f"{what} {request.method} {verbs.plain(request.url.path, PATH_CHARS)}"
     return refusal(
         LlmgwError(msg, "GET /openapi.json lists what there is", code="not_found", status=status)
     )
@@ -259,13 +271,16 @@ class Api:
         return _json(await stops.model(self.control, request.path_params["name"]))
 
     async def stop(self, request: Request) -> Response:
-        """`rank` only matters with `force`: without, a shard stands for its whole replica."""
+        """`rank` names a shard. Without `force` it stands for its whole replica, but there must be one."""
         name = request.path_params["name"]
         given = _object(await body(request))
-        if given.get("force") is not True:
-            return _json(await stops.replica(self.control, name))
         rank = given.get("rank")
-        return _json(await stops.force(self.control, name, rank if type(rank) is int else None))
+        if rank is not None and type(rank) is not int:
+            msg = "rank is not a whole number"
+            raise UsageError(msg, "name the shard: REPLICA/0 is rank 0")
+        if given.get("force") is not True:
+            return _json(await stops.replica(self.control, name, rank))
+        return _json(await stops.force(self.control, name, rank))
 
     async def clear(self, request: Request) -> Response:
         return _json(await verbs.clear(self.control, request.path_params["name"]))

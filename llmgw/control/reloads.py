@@ -11,7 +11,7 @@ from typing import Any
 from llmgw.control.crash import crash
 from llmgw.control.looks import fresh_plan
 from llmgw.control.loop import Control
-from llmgw.control.verbs import leading
+from llmgw.control.verbs import NAME_CHARS, leading, plain
 from llmgw.core.adopt.survey import survey
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.state import CatalogLoaded, Confirmed
@@ -60,13 +60,14 @@ async def reload(
         return changes
 
     changes = await control.ask(fold)
-    return {"path": str(control.catalogs.path), "version": new.digest[:12], "changes": changes}
+    about = {"path": str(control.catalogs.path), "version": new.digest[:12]}
+    return about | {"changes": changes, "paused": control.state.paused or None}
 
 
 def _as_shown(control: Control, new: Catalog, digest: str, now: float) -> None:
     found = plan_digest(fresh_plan(control, new, now)[0])
     if found != digest:
-        msg = f"the plan for it is {found} by now, not {digest[:80]}; nothing was changed"
+        msg = f"the plan for it is {found} by now, not {plain(digest, NAME_CHARS)}; nothing was changed"
         raise LlmgwError(msg, "look at it again", code="other_digest", status=409)
 
 

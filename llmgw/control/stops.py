@@ -36,12 +36,18 @@ async def model(control: Control, name: str) -> Json:
     return said | kept(control)
 
 
-async def replica(control: Control, name: str) -> Json:
-    """One replica, by its name or its incarnation."""
+async def replica(control: Control, name: str, rank: int | None = None) -> Json:
+    """One replica, by its name or its incarnation; or whole the one that has a shard of this rank."""
 
     def fold(now: float) -> Json:
         leading(control)
-        return _drained(control, _replicas(control, name), now)
+        found = _replicas(control, name)
+        if rank is not None:
+            # A mistyped shard is no word for its replica: nobody was shown what would go.
+            found = [r for r in found if rank in _ranks(control, r.incarnation)]
+            if not found:
+                unknown(ANYTHING, f"{name}/{rank}", names(control))
+        return _drained(control, found, now)
 
     said: Json = await control.ask(fold)
     return said | kept(control)
@@ -76,6 +82,12 @@ def _replicas(control: Control, name: str) -> list[Replica]:
     if not found:
         unknown(ANYTHING, name, names(control))
     return found
+
+
+def _ranks(control: Control, incarnation: str) -> set[int]:
+    """Of its shards, those that have ended too."""
+    nodes = control.state.nodes.values()
+    return {s.rank for n in nodes for s in n.shards if s.incarnation == incarnation}
 
 
 def _shards(control: Control, incarnations: frozenset[str]) -> list[Shard]:

@@ -16,8 +16,11 @@ from llmgw.core.types.state import Cleared, Confirmed, Ending, NodeForgotten, Pa
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.wire.plan import blocked_digest, plan_digest
 
-#: An operator's reason is a remark in a line, not a text.
+#: An operator's reason is a remark in a line, not a text; so is a name that he gives.
 WHY_CHARS = 200
+NAME_CHARS = 80
+#: So many known names are a help, more of them none.
+KNOWN = 20
 
 Json = dict[str, Any]
 
@@ -31,11 +34,22 @@ def leading(control: Control) -> None:
 
 def unknown(what: str, name: str, known: list[str]) -> NoReturn:
     """404 with the name that was probably meant."""
+    said = plain(name, NAME_CHARS)
+    if not said:
+        msg = f"the name of a {what} is needed, and an empty one was given"
+        raise UsageError(msg, "`llmgw status` shows what there is")
     near = nearest(name, known)
-    some = ", ".join(known[:20]) or "none"
+    more = ["…"] if len(known) > KNOWN else []
+    some = ", ".join([*known[:KNOWN], *more]) or "none"
     hint = f"did you mean {near}?" if near else f"known: {some}"
-    msg = f"there is no {what} called {name[:80]}"
+    msg = f"there is no {what} called {said}"
     raise LlmgwError(msg, hint, code="not_found", status=404)
+
+
+def plain(text: str, chars: int) -> str:
+    """Somebody's text in one line: it is shown on terminals, where a control character is an order."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= chars else f"{line[: chars - 1]}…"
 
 
 def at(control: Control) -> str:
@@ -55,7 +69,7 @@ async def pause(control: Control, why: str = "") -> Json:
     def fold(now: float) -> str:
         leading(control)
         if why or not control.state.paused:
-            remark = " ".join(why.split())[:WHY_CHARS]
+            remark = plain(why, WHY_CHARS)
             said = f"since {at(control)} by the operator" + (f": {remark}" if remark else "")
             control.story.tell("paused", f"paused {said}", level="warning")
             control.fold(Paused(said), now)
@@ -103,7 +117,7 @@ async def confirm(control: Control, digest: str) -> Json:
         control.fold(Confirmed(some), now)
         if whole and control.gate.closed:
             control.fold(control.gate.opened(), now)
-        return {"confirmed": digest, "engines": engines}
+        return {"confirmed": digest, "engines": engines, "paused": control.state.paused or None}
 
     said: Json = await control.ask(fold)
     return said | kept(control)
@@ -139,13 +153,17 @@ def _other(control: Control, digest: str, blocked: str) -> LlmgwError:
 async def clear(control: Control, name: str) -> Json:
     """Forget the failures of a model, named by itself, an alias or one of its replicas."""
 
-    def fold(now: float) -> str:
+    def fold(now: float) -> Json:
         model = _model_of(control, name)
-        control.story.tell("clear", f"an operator cleared {model}: it may start again", model=model)
-        control.fold(Cleared(model), now)
-        return model
+        failures = len(control.state.failures.get(model, ()))
+        if failures:
+            why = f"an operator cleared {model}: it may start again"
+            control.story.tell("clear", why, model=model)
+            control.fold(Cleared(model), now)
+        return {"model": model, "failures": failures}
 
-    return {"model": await control.ask(fold)}
+    said: Json = await control.ask(fold)
+    return said
 
 
 def _model_of(control: Control, name: str) -> str:

@@ -117,7 +117,7 @@ def _status(
     """What a waiting client is told: loaded, loading (with progress), failed (with the last line), unloaded."""
     if any(r.state == "ready" for r in routes):
         return "loaded", "", None
-    coming = [r for r in replicas if r.kept and r.state != "draining"]
+    coming = [r for r in replicas if r.kept and not r.going]
     for shard in (s for r in coming for s in shards_of(survey, r)):
         report = shard.report
         if report.state in STARTING:

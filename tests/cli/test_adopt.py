@@ -16,10 +16,10 @@ from llmgw.control.store import Store, moment
 from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import NodeReport, ShardReport
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, UnauthorisedError
 from llmgw.wire import encode
 from tests.cli.say import Said, llmgw
-from tests.cli.stub import Stub
+from tests.cli.stub import Stub, refused
 
 GOOD = "version: 1\nmodels:\n  alpha:\n    profiles: [{name: main, command: [x]}]\n"
 BROKEN = "version: 1\nmodel: {}\n"
@@ -76,7 +76,7 @@ def test_f11_the_same_where_the_agents_are_asked(here: Path, stub: Stub) -> None
     stub.answers["GET /v1/inventory"] = json.loads(encode(NODE))
     said, document = dry_run(here, "--control", "http://127.0.0.1:9")
     assert said.code == 3  # no agent answers where this box's is
-    assert document == {}
+    assert [s["verdict"] for s in document["shards"]] == ["hold"]
     given = {"LLMGW_AGENT": stub.url}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in given.items():
@@ -157,4 +157,35 @@ def test_a55_a_node_that_was_asked_does_not_answer(stub: Stub) -> None:
     assert found.unasked == frozenset()
     assert "connection refused" in found.notes[0]
     with pytest.raises(LlmgwError, match="no agent at 127"):
-        survey.from_agents(nodes("box1", "box2"), "http://127.0.0.1:9")
+        survey.from_agents(Memory(), "http://127.0.0.1:9")
+
+
+def test_a55_nobody_answers_and_the_last_picture_is_held(here: Path) -> None:
+    """Exit 3 for what was found is no error: the document is whole, as of a list of no reports."""
+    (here / "catalog.yaml").write_text(GOOD)
+    (here / "report.json").write_text("[]")
+    said, document = dry_run(here, "--control", "http://127.0.0.1:9")
+    _, none = dry_run(here)
+    assert (said.code, document["complete"], document["source"]) == (3, False, "agents")
+    assert (document["shards"], document["digest"]) == (none["shards"], none["digest"])
+    assert [s["verdict"] for s in document["shards"]] == ["hold"]
+    assert "no agent at 127.0.0.1:8802" in said.err
+    table = llmgw("adopt", "--dry-run", "--control", "http://127.0.0.1:9")
+    assert (table.code, "1 held" in table.out) == (3, True)
+
+
+def test_a_token_that_is_refused_is_no_silence(stub: Stub) -> None:
+    stub.answers["GET /v1/inventory"] = refused("the token is wrong", status=401)
+    with pytest.raises(UnauthorisedError):
+        survey.from_agents(nodes("box1"), stub.url)
+
+
+def test_an_inventory_that_was_named_and_is_not_there(here: Path) -> None:
+    (here / "catalog.yaml").write_text(GOOD)
+    nope = here / "nope.db"
+    said, _ = dry_run(here, "--inventory", nope)
+    assert not said.err  # with reports a new file is usual: it is where they will be kept
+    for words in [("--control", "http://127.0.0.1:9")]:
+        said, _ = dry_run(here, "--inventory", nope, *words)
+        assert f"there is no inventory {nope}: nothing is remembered" in said.err
+    assert not nope.exists()

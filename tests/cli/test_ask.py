@@ -135,3 +135,24 @@ def test_who_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask.agent("http://c:1").token == "operator"
     monkeypatch.setenv("LLMGW_NODE_TOKEN", "node")
     assert ask.agent("http://c:1").token == "node"
+
+
+def test_what_was_sent_to_one_that_hangs_may_still_be_done(serve: Serve) -> None:
+    """A stopped control has the request in its socket and carries it out when it wakes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        peer = ask.Peer("control", f"http://127.0.0.1:{silent.getsockname()[1]}", "", "try")
+        for call in (ask.post, ask.put):
+            with pytest.raises(UnreachableError, match="may still be done") as unheard:
+                call(peer, "/", {}, timeout_s=0.05)
+            assert unheard.value.message == (
+                f"control at {peer.place} does not answer (no answer within 0.05 s); "
+                "what was asked may still be done"
+            )
+            assert (unheard.value.hint, unheard.value.exit_code) == ("`llmgw status` shows it", 3)
+        with pytest.raises(UnreachableError, match="no control at"):
+            ask.post(peer, "/", {}, timeout_s=0.05, only_looks=True)
+    with pytest.raises(UnreachableError, match=r"no control at .*: connection refused"):
+        ask.post(peer, "/", {})  # that was never sent
+    for answer in (b"", reply("200 OK", b"{}", 9)):
+        with pytest.raises(UnreachableError, match="may still be done"):
+            ask.post(serve(answer), "/")

@@ -1,5 +1,6 @@
 """One door out: exit codes, at most two lines on stderr, no traceback and no secret."""
 
+import errno
 import os
 import re
 import subprocess
@@ -136,6 +137,39 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     )
     os.close(write)
     assert (process.returncode, process.stderr) == (door.EXIT_PIPE, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--version"], ["version"], ["catalog", "schema"], ["--help"]])
+def test_an_answer_that_cannot_be_written_is_no_bug(words: list[str], unbuffered: str) -> None:
+    """`> FILE` on a full disk; what is longer than a buffer fails elsewhere than what is short."""
+    if not Path("/dev/full").exists():
+        pytest.skip("/dev/full is missing")
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*MODULE, *words], stdout=full, stderr=subprocess.PIPE, env=env, check=False
+        )
+    assert (result.returncode, result.stderr.decode()) == (
+        1,
+        "llmgw: cannot write the answer: no space left on device\n",
+    )
+
+
+def test_another_file_that_cannot_be_written_is_not_the_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert door.through(full) == 70
+    Path(capsys.readouterr().err.split("report in ")[1].strip()).unlink()
+
+
+def test_a_stdout_that_is_closed_is_no_bug() -> None:
+    line = ["sh", "-c", 'exec "$@" >&-', "sh", *MODULE, "version"]
+    result = subprocess.run(line, stderr=subprocess.PIPE, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

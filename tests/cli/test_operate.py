@@ -140,3 +140,19 @@ def test_a58_a_mistake_is_said_before_anything_is_asked(
     said = llmgw("catalog", "apply", "--yes")
     assert (said.code, said.err) == (1, "llmgw: c.yaml:1:1: no\nc.yaml:2:1: no\n")
     assert stub.sent == []
+
+
+def test_a48_a_yes_during_a_pause_says_what_stays(stub: Stub, file: Path) -> None:
+    said = {"confirmed": DIGEST, "engines": ["a-1", "b-1"], "paused": "since noon"}
+    stub.answers["POST /api/v1/confirm"] = said
+    out = llmgw("confirm", DIGEST).out.splitlines()
+    assert out[1:] == ["paused: a-1, b-1 stay until `llmgw resume`"]
+    stub.answers["POST /api/v1/confirm"] = said | {"engines": []}
+    out = llmgw("confirm", DIGEST).out.splitlines()
+    assert out[1:] == ["paused: what would end stays until `llmgw resume`"]
+    stub.answers |= {"POST /api/v1/plan": plan(disturbs=1)}
+    stub.answers |= {"PUT /api/v1/catalog": DONE | {"paused": "since noon"}}
+    out = llmgw("catalog", "apply", file, "--yes").out.splitlines()
+    assert out[-1] == "paused: a-1 stays until `llmgw resume`"
+    stub.answers["POST /api/v1/plan"] = plan()
+    assert "paused" not in llmgw("catalog", "apply", file).out

@@ -143,6 +143,9 @@ def test_a_model_that_the_catalog_lost_has_its_name_still(fleet: Stub) -> None:
         (["--force", "alhpa"], ("alhpa", {})),
         (["--force", "alpha-9/3"], ("alpha-9", {"force": True, "rank": 3})),
         (["a/b"], ("a%2Fb", {})),
+        (["../.."], ("..%2F..", {})),
+        (["alpha-1/5"], ("alpha-1", {"rank": 5})),  # not its replica
+        (["alpha-1/00"], ("alpha-1%2F00", {})),
     ],
 )
 def test_an_unknown_name_is_controls_to_refuse(
@@ -215,3 +218,31 @@ def test_a_node_that_is_unknown_is_controls_to_refuse(fleet: Stub) -> None:
     fleet.answers[path] = refused("there is no node called bxo1", "did you mean box1?", 404)
     said = llmgw("forget", "bxo1")
     assert (said.code, said.err.splitlines()[1]) == (1, "hint: did you mean box1?")
+
+
+def test_a_shard_stands_for_its_replica_and_is_sent_as_one(fleet: Stub) -> None:
+    """Control refuses the rank where it is gone by then; one that has ended is asked about all the same."""
+    answer(fleet, "replicas/beta-1", place("beta-1/0"))
+    assert llmgw("stop", "beta-1/1", "--yes").code == 0
+    fleet.answers["GET /api/v1/status"]["replicas"][3]["shards"][1]["state"] = "failed"
+    said = llmgw("stop", "beta-1/1")
+    assert (said.code, "this stops 2 engines" in said.err) == (2, True)
+    assert fleet.sent == [("POST /api/v1/replicas/beta-1/stop", {"rank": 1})]
+
+
+@pytest.mark.parametrize("verb", ["stop", "forget", "clear"])
+def test_an_empty_name_is_nobodys(fleet: Stub, verb: str) -> None:
+    for name in ("", " "):
+        said = llmgw(verb, name)
+        assert (said.code, said.out, "is empty" in said.err) == (2, "", True)
+    assert fleet.sent == []
+
+
+def test_clear_says_when_there_was_nothing_to_clear(fleet: Stub) -> None:
+    path = "POST /api/v1/replicas/alpha/clear"
+    for failures, out in (
+        (0, "alpha had no failures\n"),
+        (2, "cleared alpha: it may start again\n"),
+    ):
+        fleet.answers[path] = {"model": "alpha", "failures": failures}
+        assert llmgw("clear", "alpha").out == out

@@ -119,7 +119,7 @@ async def test_mistakes_are_answered_in_one_shape_and_without_a_traceback(bench:
             ("GET", "/gateway/v1/routes?version=x", 400, b""),
             ("POST", "/agent/v1/register", 426, b"{"),
             ("POST", "/agent/v1/register", 426, b"[]"),
-            ("POST", "/agent/v1/register", 400, b'{"node": "box1"}'),
+            ("POST", "/agent/v1/register", 426, b'{"node": "box1"}'),
             ("POST", "/agent/v1/events", 400, b'{"n": 1}'),
             ("POST", "/agent/v1/events", 410, b'{"session": "x", "n": 1}'),
             ("GET", "/agent/v1/commands?session=x", 410, b""),

@@ -178,3 +178,20 @@ async def test_a46_while_settling_it_is_noted_and_done_afterwards(bench: Bench) 
         assert DrainShard in {
             type(c) for c in bench.control.sessions.get(agent.session).queue.values()
         }
+
+
+@scenario
+async def test_a43_a_shard_that_does_not_exist_is_not_its_replica(bench: Bench) -> None:
+    """Nobody was shown what would go: stop alpha-1/5 ended alpha-1."""
+    async with bench.running():
+        await running(bench, engine(), engine("alpha-2", port=18001))
+        before = bench.control.state.draining
+        for body in ({"rank": 5}, {"rank": 5, "force": True}):
+            said = (await bench.post("/api/v1/replicas/alpha-1/stop", body, status=404))["error"]
+            assert said["message"] == "there is no model, replica or shard called alpha-1/5"
+            assert said["hint"] == "did you mean alpha-1/0?"
+        odd: Any
+        for odd in ("0", 0.5, True, []):
+            await bench.post("/api/v1/replicas/alpha-1/stop", {"rank": odd}, status=400)
+        assert bench.control.state.draining == before
+        assert "alpha-1" not in {r["replica"] for r in bench.events("stop")}

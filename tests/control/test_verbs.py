@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from llmgw.control.verbs import plain
 from llmgw.core.types.messages import DrainShard, ShardReport
+from llmgw.core.types.state import Failure
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
 
 OTHER = f"sha256:{'0' * 64}"
@@ -252,3 +256,73 @@ async def test_a49_yes_at_catalog_apply_is_for_what_its_plan_showed(bench: Bench
         assert (await bench.get("/api/v1/status"))["blocked"] is None
         await bench.passes(70, agent)
         assert len(drained(bench, agent)) == 4
+
+
+@scenario
+async def test_a_name_with_a_slash_in_it_is_a_name(bench: Bench) -> None:
+    async with bench.running():
+        await crowd(bench, 1)
+        for name, said in (
+            ("m1%2Fx", "m1/x"),
+            ("..%2F..", "../.."),
+            ("a%1B%5B2J%0Ab", "a [2J b"),
+            ("x" * 90, "x" * 79 + "…"),
+        ):
+            for path, what in (
+                (f"replicas/{name}/stop", "model, replica or shard"),
+                (f"models/{name}/stop", "model, replica or shard"),
+                (f"replicas/{name}/clear", "model or replica"),
+                (f"nodes/{name}/forget", "node"),
+            ):
+                error = (await bench.post(f"/api/v1/{path}", status=404))["error"]
+                assert error["message"] == f"there is no {what} called {said}", path
+        await bench.post("/api/v1/replicas//clear", status=400)
+        await bench.post("/api/v1/nodes/%0A/forget", status=400)
+        assert set(bench.control.state.nodes) == {"box1"}
+
+
+@scenario
+async def test_a_list_of_names_says_that_it_is_cut(bench: Bench) -> None:
+    async with bench.running():
+        for count, cut in ((1, False), (30, True)):
+            await crowd(bench, count)
+            hint = (await bench.post("/api/v1/replicas/zzz/stop", status=404))["error"]["hint"]
+            assert hint.startswith("known: alpha, ")
+            assert hint.endswith(", …") is cut
+
+
+def test_f15_an_operators_text_is_one_line_without_orders_to_a_terminal() -> None:
+    assert plain("a\x1b[31mred\r\n\tb\u202ec\x00", 200) == "a [31mred b c"
+    assert plain("x" * 200, 200) == "x" * 200
+    assert plain("x" * 201, 200) == "x" * 199 + "…"
+
+
+@scenario
+async def test_a48_a_yes_during_a_pause_is_told_so(bench: Bench) -> None:
+    async with bench.running():
+        agent = await crowd(bench)
+        said = await bench.post("/api/v1/pause", {"why": "a\x1b[2Jb" + "c" * 300})
+        assert "\x1b" not in said["paused"]
+        assert said["paused"].endswith("c…")
+        digest = (await bench.get("/api/v1/plan"))["digest"]
+        confirmed = await bench.post("/api/v1/catalog", {"confirm": True, "digest": digest})
+        assert confirmed["paused"] == said["paused"]
+        await bench.passes(70, agent)
+        assert bench.orders(agent) == []
+        await bench.post("/api/v1/resume")
+        assert (await bench.post("/api/v1/catalog"))["paused"] is None
+        await bench.later(1)
+        assert drained(bench, agent) == {f"gone-{n}/0" for n in range(4)}  # the yes still counts
+
+
+@scenario
+async def test_a67_clear_says_how_much_there_was_to_forget(bench: Bench) -> None:
+    async with bench.running() as control:
+        await crowd(bench, 1)
+        failure = Failure("inc-x", "main", bench.clock.now, "exit 1")
+        for failures in ((), (failure, failure)):
+            control.state = replace(control.state, failures={"alpha": failures, "gone": (failure,)})
+            said = await bench.post("/api/v1/replicas/first/clear")
+            assert said == {"model": "alpha", "failures": len(failures)}
+            assert len(bench.events("clear")) == bool(failures)
+        assert list(control.state.failures) == ["gone"]

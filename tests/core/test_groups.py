@@ -9,7 +9,7 @@ import pytest
 from llmgw.core.reconcile.decide import acknowledged, decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import ShardReport
-from llmgw.core.types.plan import StopReplica
+from llmgw.core.types.plan import StopReplica, Wait
 from llmgw.core.types.state import Announced, NodeRegistered, ShardsChanged, State
 from tests.core.world import DEEP, actions, half, node, running
 
@@ -29,8 +29,9 @@ def changed(state: State, box: str, report: ShardReport) -> State:
 def test_a34_f77_one_rank_ends_and_the_whole_group_goes_at_once() -> None:
     """Not after the assembly window: what is left of it serves nobody."""
     state = changed(pair(), "box2", ended())
-    (stop,) = decide(state, 9.0).actions
+    stop, wait = decide(state, 9.0).actions
     assert isinstance(stop, StopReplica)
+    assert isinstance(wait, Wait)  # for another one, of which this one's room is half
     assert ([s.report.shard for s in stop.shards], stop.due_s) == (["deep-1/0"], 0.0)
     assert (stop.reason, stop.disturbs, stop.withheld) == ("not_running", True, "")
     assert stop.why == ("rank 1 on box2 is gone (exited with code 1); the group restarts together")
@@ -41,7 +42,7 @@ def test_a34_f78_not_while_another_member_is_still_starting() -> None:
     state = changed(state, "box2", ended())
     assert decide(state, 9.0).actions == ()
     state = changed(state, "box1", half(0))
-    assert actions(decide(state, 9.0)) == ["stop deep"]
+    assert actions(decide(state, 9.0)) == ["stop deep", "wait deep"]
 
 
 def test_a34_a_stop_that_was_lost_is_ordered_again() -> None:
@@ -84,3 +85,10 @@ def test_a_second_shard_of_a_rank_that_ended_is_no_loss_to_the_group() -> None:
     assert isinstance(stop, StopReplica)
     assert (stop.reason, [s.node for s in stop.shards]) == ("short_after_window", ["box1"])
     assert [s.node for s in acknowledged(state)] == ["box2"]
+
+
+def test_a34_a_broken_group_is_not_counted_on_again_while_it_ends() -> None:
+    """Its last rank gone, what was started in its place would be one too many, and be stopped."""
+    state = changed(pair(state="stopping", desired="stopped"), "box2", ended())
+    (row,) = [r for r in decide(state, 9.0).replicas if r.incarnation == "inc-deep-1"]
+    assert (row.state, row.going) == ("failed", True)

@@ -332,14 +332,15 @@ class Chaos:
         if leader is None or leader.state is None:
             return ""
         engine = self._engine()
-        silent = [k for k, node in leader.picture.nodes.items() if not node.connected]
-        node = self.rng.choice(sorted(silent) or sorted(self.sim.hosts))
+        silent = sorted(k for k, node in leader.picture.nodes.items() if not node.connected)
+        if silent and self.rng.random() < 0.5:
+            return f"llmgw forget {self.rng.choice(silent)}"
         stop = self.stop()
         if engine is not None and engine.signals:
             stop = f"llmgw force {engine.start.shard}"
         verb = self.rng.choice(("pause", "resume", "resume", "confirm", "confirm", "clear"))
         require = f"kill {leader.url} require=the-plan-was-another {self._s(2, 10)}"
-        verbs = (f"llmgw {verb}", f"llmgw {verb}", stop, f"llmgw forget {node}", require)
+        verbs = (f"llmgw {verb}", f"llmgw {verb}", stop, require)
         return self.rng.choice(verbs)
 
 

@@ -12,7 +12,7 @@ from tests.sim.world import Manners
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 #: Longer, and shorter, than control's patience with gateways after its start, so that both show.
-IDLE_S = (40, 80)
+IDLE_S = (30, 70)
 DEFAULTS = {"min": "1", "gpus": "1", "memory": "10", "aliases": "", "profile": "main"}
 Keys = dict[str, str]
 
@@ -40,14 +40,15 @@ class Catalog:
 
     def _model(self) -> Keys:
         rng = self.rng
-        low = rng.choice((0, 0, 1, 1, 1, 2))
+        low = rng.choice((0, 0, 0, 1, 1, 2))
         high = max(low, 1) if rng.random() < 0.8 else low + 1
         kind = rng.random()
         gpus = 0 if kind < 0.25 else 2 if kind > 0.95 else 1
         memory = str(rng.choice((6, 8, 10))) if gpus and rng.random() < 0.8 else "whole"
         scale = {"min": str(low), "max": str(high), "idle": str(rng.choice(IDLE_S)), "min_up": "10"}
         takes = {"host": "4", "cores": "1", "power": str(rng.choice((0, 150, 250)))}
-        return scale | {"gpus": str(gpus), "memory": memory} | takes
+        nodes = {"nodes": "2"} if rng.random() < 0.08 else {}
+        return scale | {"gpus": str(gpus), "memory": memory} | takes | nodes
 
     def lines(self) -> Iterator[str]:
         grace, limit = self.rng.choice((5, 15)), self.rng.choice((1, 1, 2))
@@ -77,7 +78,8 @@ class Catalog:
                 yield _engine(gpu, f"deep-old/{rank}", 18013, "memory=20 world=2")
         if free and chance() < 0.3:
             yield _engine(free.pop(), "gone-old/0", 18014, "memory=6")
-        whole = [n for n, m in self.models.items() if m.get("gpus") == "1"] if free else []
+        ones = [n for n, m in self.models.items() if m.get("gpus") == "1" and "nodes" not in m]
+        whole = ones if free else []
         if whole and len(free) > 1 and chance() < 0.3:
             for k in range(2):
                 memory = self.models[whole[0]]["memory"]

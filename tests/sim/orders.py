@@ -97,7 +97,8 @@ def _just_died(control: Control, model: Model) -> list[ShardReport]:
         for x in node.shards
         if x.holds
         and x.report.model in (model.name, *model.aliases)
-        and now - max(died_s.get(x.incarnation, -TOLD_S), agents[name].awake_s) < TOLD_S
+        and x.incarnation in died_s
+        and now - max(died_s[x.incarnation], agents[name].awake_s) < TOLD_S
     ]
 
 

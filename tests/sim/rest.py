@@ -85,14 +85,12 @@ def _model(sim: Simulation, model: Model, engines: list[tuple[Engine, Profile]])
     if len(running) > model.scaling.min and (model.on_demand or len(running) > model.scaling.max):
         yield f"{model.name} runs {len(running)} times, {model.scaling.min} wanted: {sorted(running)}"
     if len(running) < model.scaling.min:
-        room = [
-            name
-            for name, host in sim.hosts.items()
-            for p in model.profiles
-            if fits(host, sim.agents[name].facts.capacity, p, now)
-        ]
-        if room:
-            yield f"{model.name} runs {len(running)} of {model.scaling.min} times, {room[0]} has room"
+        for p in model.profiles:
+            hosts = sim.hosts.items()
+            room = [k for k, h in hosts if fits(h, sim.agents[k].facts.capacity, p, now)]
+            if len(room) >= p.nodes:
+                runs = f"runs {len(running)} of {model.scaling.min} times"
+                yield f"{model.name} {runs}, {' and '.join(room[: p.nodes])} have room"
 
 
 def drifted(profile: Profile, engine: Engine) -> bool:
@@ -109,9 +107,7 @@ def short(capacity: Capacity, profile: Profile, held: list[Resources]) -> bool:
 
 
 def fits(host: Host, capacity: Capacity, profile: Profile, now: float) -> bool:
-    """Whether the host alone could take one more, counted from the truth."""
-    if profile.nodes > 1:
-        return False  # who goes with whom is more than this counts
+    """Whether the host could take one more, or one shard of it, counted from the truth."""
     if short(capacity, profile, [e.start.resources for e in host.engines if e.holds(now)]):
         return False
     if not profile.gpus:

@@ -99,8 +99,7 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
             continue
         used = control.heard.used_s.get(r.replica, 0.0)
         waited = control.heard.waited_s.get(r.model, 0.0)
-        edited = control.sim.edited_s - control.sim.clock.now + now
-        since = max(up_s, used, waited, edited, control.started_s)
+        since = max(up_s, used, waited, state.catalog_s, control.started_s)
         if now - since > max(timeout, model.scaling.min_up_s) + LAG_S:
             unused = f"last used, wanted or adopted {now - since:.0f} s ago"
             return f"{r.replica} was {unused}, idle_timeout is {timeout:g} s"

@@ -68,8 +68,7 @@ class Simulation:
         self.core = core or Core()
         self.clock = Clock()
         self.catalog = Catalog()
-        #: when the catalog file was written last, and whether it can be read
-        self.edited_s = 0.0
+        #: whether the catalog file cannot be read
         self.catalog_broken = False
         self.settle_timeout_s = 60.0
         #: `--require-plan` of another world, in words; "" for none (A56)

@@ -26,7 +26,7 @@ def order(state: State, r: Replica) -> tuple[object, ...]:
     """The total order of A38; the lowest stays. After settling, the routed one comes first (A35)."""
     nodes = sorted(s.node for s in r.members)
     return (
-        r.state == "draining",
+        r.going,
         not _serves(state, r),
         not r.complete_and_ready,
         bool(r.drift),
@@ -102,7 +102,7 @@ def _surplus(state: State, model: Model, ranked: list[Replica], lost: dict[str, 
     """
     others: list[Replica] = []
     for r in ranked:
-        if r.state == "draining":
+        if r.going:
             continue
         rolling = not r.drift and any(o.drift for o in others)
         if not others or len(others) < model.scaling.max + rolling:
@@ -185,8 +185,8 @@ def _words(r: Replica) -> str:
 
 def _because(state: State, kept: Replica, other: Replica) -> str:
     """The first point of the total order on which they differ, in words."""
-    if (kept.state == "draining") != (other.state == "draining"):
-        return "the other is draining"
+    if kept.going != other.going:
+        return f"the other is {other.state}"
     if _serves(state, kept) != _serves(state, other):
         return "it is the one that is routed"
     if kept.complete_and_ready != other.complete_and_ready:

@@ -8,6 +8,7 @@ ranked by one total order (A38). Nothing is started, stopped or freed here; `rec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from llmgw.core.adopt.group import Gatherer, ended
 from llmgw.core.adopt.rivals import Lost, crowded, gpu_clashes, rivals
 from llmgw.core.types.catalog import Catalog
-from llmgw.core.types.messages import LIVE, TERMINAL
+from llmgw.core.types.messages import LIVE, STARTING, TERMINAL
 from llmgw.core.types.plan import Replica, Verdict
 from llmgw.core.types.state import NAMELESS, PLACED, Node, Shard, State
 
@@ -49,6 +50,8 @@ def survey(state: State) -> Survey:
     there = _sorted_out(state)
     _joined(there.first, there.more)
     replicas, seconds = _gathered(state, there)
+    if there.over:
+        replicas = [_broken(r, there.over.get(r.incarnation, ())) for r in replicas]
     full = [name for name, node in state.nodes.items() if crowded(node)]
     lost = rivals(state, replicas, full)
     if lost:
@@ -101,6 +104,21 @@ def _gathered(state: State, there: Sorted) -> tuple[list[Replica], dict[str, lis
         else:
             replicas.append(gather.one(incarnation, shard))
     return replicas, gather.seconds
+
+
+def _broken(r: Replica, over: Sequence[Shard]) -> Replica:
+    """A group of which a rank has ended is over (A34, A61), once no member of it still starts (F78).
+
+    Else it would be counted on again in the moment in which its stopping rank is gone, and what was started for it
+    stopped.
+    """
+    if r.have == r.want or not r.members:
+        return r
+    there = {s.rank for s in r.members}
+    lost = any(s.rank < r.want and s.rank not in there for s in over)
+    if not lost or any(s.report.state in STARTING for s in r.members):
+        return r
+    return replace(r, state="failed")
 
 
 def _lost(r: Replica, loser: Lost) -> Replica:

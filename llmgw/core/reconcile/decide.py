@@ -45,7 +45,7 @@ class Pass:
         self.actions: list[Action] = []
         self.kept: dict[str, list[Replica]] = {}
         for r in found.replicas:
-            if r.kept and r.state != "draining":
+            if r.kept and not r.going:
                 self.kept.setdefault(r.model, []).append(r)
         #: what has ended of each incarnation, as far as its records are there
         self.over: dict[str, list[Shard]] = {}

@@ -66,6 +66,11 @@ class Replica(Struct, frozen=True, kw_only=True, gc=False):
     in_flight: int = 0
 
     @property
+    def going(self) -> bool:
+        """On its way out: nothing counts on it any more."""
+        return self.state in ("draining", "failed")
+
+    @property
     def complete_and_ready(self) -> bool:
         return self.state == "ready"
 

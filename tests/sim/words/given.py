@@ -96,12 +96,10 @@ class Given:
         self._written({k: v for k, v in self.sim.catalog.models.items() if k not in words})
 
     def _written(self, models: dict[str, Model]) -> None:
-        self.sim.edited_s = self.sim.clock.now
         self.sim.catalog = replace(self.sim.catalog, models=models)
 
     def do_reload(self, _: list[str], __: Keys) -> None:
         """`reload`: SIGHUP, control reads the catalog file."""
-        self.sim.edited_s = self.sim.clock.now
         for control in self.sim.controls.values():
             control.reload(self.sim.catalog)
 
