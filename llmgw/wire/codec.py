@@ -90,9 +90,18 @@ def _whole(report: NodeReport) -> bool:
 
 
 def decode_reports(data: bytes) -> tuple[NodeReport, ...]:
-    """A `--report` file: one inventory message or a list of them."""
+    """A `--report` file: one inventory message or a list of them.
+
+    One that does not say what runs is that of an agent which cannot tell yet: its node counts as silent (A13, A55).
+    """
     raw = _json(data)
-    return tuple(report_of(r) for r in raw) if isinstance(raw, list) else (report_of(raw),)
+    return tuple(_saved(r) for r in (raw if isinstance(raw, list) else [raw]))
+
+
+def _saved(raw: Any) -> NodeReport:
+    if isinstance(raw, dict) and raw.get("shards") is None:
+        raw = raw | {"shards": [], "reattached": False}
+    return report_of(raw)
 
 
 def report_of(raw: Any) -> NodeReport:

@@ -252,3 +252,8 @@ def test_events_whose_shards_are_no_list_are_refused(shards: str) -> None:
 def test_a42_an_inventory_that_does_not_say_what_runs_is_refused(shards: str) -> None:
     with pytest.raises(WireError, match="shards must be a list, got none"):
         decode_report(f'{{"node": "box1"{shards}}}'.encode())
+
+
+def test_a55_a_saved_inventory_that_does_not_say_what_runs_is_of_a_silent_node() -> None:
+    (report,) = decode_reports(b'{"node": "box1"}')
+    assert (report.reattached, report.shards) == (False, ())
