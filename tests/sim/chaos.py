@@ -201,8 +201,11 @@ class Chaos:
         return self._with(f"failover {wakes}{self._boundary(SENDING)}")
 
     def inventory_lost(self) -> str:
-        who = self._control()
-        return f"inventory lost {who} {self._s(0.5, 10)}" if who else ""
+        """Half of the time while a node is away: what runs there is met again when its names are given out (A37)."""
+        who, cut = self._control(), f"cut {self._host().name}"
+        lost = f"inventory lost {who} {self._s(0.5, 10)}" if who else ""
+        away = self.rng.random() < 0.5
+        return f"{lost} ; {cut} {who} {self._s(30, 70)}" if lost and away else lost
 
     def inventory_old(self) -> str:
         who = self._control()

@@ -141,8 +141,9 @@ class Simulation:
 
     def drain_timeout_s(self, model: str, profile: str) -> float:
         found = self.catalog.models.get(model)
-        there = found.profile(profile) if found is not None else None
-        return there.drain_timeout_s if there is not None else 120.0
+        if found is None:
+            return 120.0
+        return (found.profile(profile) or found.profiles[0]).drain_timeout_s
 
     def tables(self, control: Control) -> None:
         """A new table goes to everybody who waits for one."""

@@ -133,8 +133,6 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
     for the agent's digest is made of them; the port that we know is held beside it. It is routed no more: had its
     process been found by its markers, it would not be unreadable.
     """
-    if report.state != "unknown":
-        return report
     same = (
         s.report
         for s in before.values()
