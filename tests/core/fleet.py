@@ -27,15 +27,16 @@ from llmgw.core.types.messages import (
 from tests.core.world import GIB, catalog, gpus, model, node, profile, shard
 
 Key = tuple[str, str]
-#: fields that an older agent may leave out
-OLDER: tuple[dict[str, Any], ...] = (
-    {},
-    {},
-    {"world_size": None},
-    {"fingerprint": ""},
-    {"resources": None},
-    {"started_at": ""},
-)
+#: What an agent may be like: whole, an older one that leaves something out, a confused one, one below the floor.
+AGENTS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "no world": {"world_size": None},
+    "no fingerprint": {"fingerprint": ""},
+    "no resources": {"resources": None},
+    "no age": {"started_at": ""},
+    "confused": {"node": "box9"},
+    "too old": {},
+}
 NEXT = {"pending": "starting", "starting": "loading", "loading": "ready", "stopping": "stopped"}
 
 
@@ -48,16 +49,25 @@ class Box:
         self.told: dict[Key, ShardReport] | None = None
         self.registered = False
         self.cut = False
-        self.lacks: dict[str, Any] = {}
+        self.agent = "whole"
 
     @property
     def known(self) -> bool:
         """Control can know all that runs here."""
         return self.registered and self.told == self.shards
 
+    @property
+    def protocol(self) -> int:
+        return int(self.agent != "too old")
+
+    def says(self, s: ShardReport) -> ShardReport:
+        return replace(s, **AGENTS[self.agent])
+
     def report(self) -> NodeReport:
-        listed = (replace(s, **self.lacks) for s in self.shards.values())
-        return node(self.name, *listed, gpus=gpus(self.name, 24), epoch_seen=1)
+        listed = (self.says(s) for s in self.shards.values())
+        return node(
+            self.name, *listed, gpus=gpus(self.name, 24), epoch_seen=1, protocol=self.protocol
+        )
 
     def running(self) -> Iterator[ShardReport]:
         return (s for s in self.shards.values() if s.state not in TERMINAL)
@@ -99,7 +109,7 @@ class Box:
         there = list(self.running())
         if any(s.shard == start.shard for s in there):
             return "name"
-        if any(s.port == start.port for s in there):
+        if any(p == start.port for s in there for p in (s.port, *s.ports.values())):
             return f"port {start.port}"
         for uuid in start.gpus:
             used = sum(_gpu_bytes(s.resources) for s in there if uuid in s.gpus)
@@ -136,7 +146,7 @@ def started(start: Start, where: str) -> ShardReport:
         gpus=start.gpus,
         port=start.port,
         ports=start.ports,
-        endpoint=f"http://{where}:{start.port}" if not start.rank else "",
+        endpoint=f"http://{where}:{start.port}",
         state="pending",
         resources=start.resources,
         started_at="2026-02-01T00:00:00Z",
@@ -172,7 +182,7 @@ def found(
         state=state,
         port=18000 + port,
         gpus=(f"{box.name}-0",) if name == "alpha" else (),
-        endpoint=f"http://{box.name}:{18000 + port}" if not rank else "",
+        endpoint=f"http://{box.name}:{18000 + port}",
         artefact="/m/beta" if name == "old" else "",
         started_at=f"2026-01-0{1 + port}T00:00:00Z",
         resources=Resources(gpu_memory_bytes=10 * GIB if name == "alpha" else None),
@@ -188,6 +198,7 @@ class Edits:
         self.renamed = False
         self.alias_of = "beta"
         self.low = 1
+        self.nodes = 2
 
     def toggle(self, what: str) -> None:
         match what:
@@ -197,6 +208,8 @@ class Edits:
                 self.alias_of = "alpha" if self.alias_of == "beta" else "beta"
             case "low":
                 self.low = 1 - self.low
+            case "nodes":
+                self.nodes = 3 - self.nodes
             case _ if what.startswith("change "):
                 self.versions[what[7:]] ^= 1
             case _:
@@ -234,7 +247,7 @@ class Edits:
             )
         return model(
             name,
-            profile(nodes=2, fingerprints=fingerprints, weights=weights),
+            profile(nodes=self.nodes, fingerprints=fingerprints, weights=weights),
             low=1,
             aliases=aliases,
         )

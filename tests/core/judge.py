@@ -10,6 +10,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.messages import TERMINAL, ShardReport
 from llmgw.core.types.plan import (
     DrainReplica,
     Plan,
@@ -68,13 +70,65 @@ def judge(facts: Facts, plan: Plan) -> None:
 
 
 def judge_routes(boxes: dict[str, Box], table: RouteTable) -> None:
-    """A41: nobody is sent to what a box, having told everything, does not run."""
+    """A31, A41: nobody is sent to what a box, having told everything, does not run, nor to a worker."""
     for model in table.models.values():
         for r in model.replicas:
-            box = boxes.get(r.endpoint.removeprefix("http://").partition(":")[0])
-            if box is not None and box.known:
-                live = any(s.endpoint == r.endpoint for s in box.running())
-                assert live, f"A41: {r.replica} is routed to {r.endpoint}, nothing is there"
+            box = boxes[r.endpoint.removeprefix("http://").partition(":")[0]]
+            if box.known:
+                there = [s for s in box.running() if s.endpoint == r.endpoint]
+                assert there, f"A41: {r.replica} is routed to {r.endpoint}, nothing is there"
+                assert any(not s.rank for s in there), f"A31: {r.endpoint} is no leader's"
+
+
+def judge_verdicts(facts: Facts, plan: Plan) -> None:
+    """Each verdict against the report it is about and the catalog, not against any other verdict."""
+    catalog = facts.state.catalog
+    claimed = {
+        v.shard.incarnation for v in plan.verdicts if claims(catalog, v.shard.report)
+    }  # as a whole, A15
+    for v in plan.verdicts:
+        report, box = v.shard.report, facts.boxes[v.shard.node]
+        heard = facts.state.nodes[box.name].connected and box.protocol
+        if v.shard.missing:
+            assert v.verdict == "forget", "A39"
+        elif report.node not in (None, box.name):
+            assert (v.verdict, v.reason) == ("conflict", "wrong_node"), "A12"
+        elif report.state in TERMINAL:
+            assert v.verdict == "terminal", "A44"
+        elif not heard or report.state == "unknown":
+            assert v.verdict == "hold", f"A39, A46, F55: {v.verdict} of {report.shard}"
+        else:
+            unclaimed = v.shard.incarnation not in claimed
+            assert (v.verdict == "unclaimed") == unclaimed, f"A14-A16: {v.why}"
+    for r in plan.replicas:
+        leads = [s.report.endpoint for s in r.members if not s.rank]
+        assert [r.endpoint] == (leads or [""]), "A31"
+        ranks = [s.rank for s in r.members]
+        assert ranks == sorted(ranks), "A32"
+        assert len({s.incarnation for s in r.members}) <= 1, "A27"
+        sizes = {s.report.world_size for s in r.members if s.report.world_size}
+        assert r.want in sizes or not (sizes and r.claimed), f"A20: {r.want} of {sizes}"
+        ran = {s.report.fingerprint for s in r.members} - {""}
+        assert not r.drift or _differs(catalog, r, ran), f"A18: {r.drift}"
+        held = any(
+            v.verdict == "hold" for v in plan.verdicts if v.shard.incarnation == r.incarnation
+        )
+        if r.members and not held:
+            since = [s.report.started_at for s in r.members if s.report.started_at]
+            assert r.started_at == min(since, default=""), "A25"
+
+
+def claims(catalog: Catalog, report: ShardReport) -> bool:
+    """Whether the catalog has something that this is, in the words of A14-A16."""
+    model = catalog.resolve(report.model)
+    if model is None:
+        return False
+    for p in model.profiles:
+        same = report.fingerprint and report.fingerprint in p.fingerprints.values()
+        if p.name == report.profile or same:
+            ran, today = report.artefact, p.weights_on("")
+            return report.model == model.name or not ran or ran == today
+    return False
 
 
 def shards_of(state: State) -> list[Shard]:
@@ -134,6 +188,8 @@ def _not_there_yet(facts: Facts, plan: Plan, start: StartReplica) -> None:
 
 def _needed(facts: Facts, plan: Plan, a: End) -> None:
     assert a.shards, "A5: an end names what ends"
+    for s in a.shards:
+        assert facts.state.nodes[s.node].connected, f"F61: {s.node} cannot be heard"
     row = next(r for r in plan.replicas if r.incarnation == a.incarnation)
     if _finishes(a):
         leaving = any(s.report.desired != "running" for s in (*row.members, *a.shards))
@@ -153,9 +209,8 @@ def _finishes(a: End) -> bool:
 
 def _unclaimed(case: Case) -> bool:
     """A48: nothing claims it, and its grace is over when it ends."""
-    report, catalog = case.action.shards[0].report, case.facts.state.catalog
-    model = catalog.resolve(report.model)
-    gone = model is None or model.profile(report.profile) is None or model.name != report.model
+    catalog = case.facts.state.catalog
+    gone = not any(claims(catalog, s.report) for s in case.action.shards)
     return gone and (case.announced or case.over(catalog.stray_grace_s, case.facts.catalog_s))
 
 
@@ -173,9 +228,13 @@ def _second(case: Case) -> bool:
 
 
 def _port(case: Case) -> bool:
-    mine = {(s.node, s.report.port) for s in case.action.shards}
     others = (s for r in case.plan.replicas if r is not case.row for s in r.members)
-    return any((s.node, s.report.port) in mine for s in others)
+    taken = {(s.node, port) for s in others for port in _ports(s)}
+    return any((s.node, port) in taken for s in case.action.shards for port in _ports(s))
+
+
+def _ports(shard: Shard) -> tuple[int, ...]:
+    return (shard.report.port, *shard.report.ports.values())
 
 
 def _idle(case: Case) -> bool:
@@ -201,10 +260,13 @@ def _broken(case: Case) -> bool:
 
 
 def _drifted(case: Case) -> bool:
-    profile = case.facts.state.catalog.models[case.row.model].profile(case.row.profile)
-    assert profile is not None
-    shards = case.action.shards
-    return any(s.report.fingerprint != profile.fingerprint_on(s.node) for s in shards)
+    ran = {s.report.fingerprint for s in case.action.shards} - {""}
+    return _differs(case.facts.state.catalog, case.row, ran)
+
+
+def _differs(catalog: Catalog, r: Replica, ran: set[str]) -> bool:
+    profile = catalog.models[r.model].profile(r.profile)
+    return profile is not None and bool(ran - {*profile.fingerprints.values()})
 
 
 REASONS: dict[str, Callable[[Case], bool]] = {

@@ -26,6 +26,9 @@ from llmgw.core.types.plan import (
     Wait,
 )
 from llmgw.core.types.state import (
+    PLACED,
+    QUIET_S,
+    REMEMBERED,
     Announced,
     CatalogLoaded,
     DrainBegun,
@@ -40,7 +43,7 @@ from llmgw.core.types.state import (
     Tick,
 )
 from tests.core.fleet import Box
-from tests.core.judge import judge, judge_routes, shards_of
+from tests.core.judge import judge, judge_routes, judge_verdicts, shards_of
 
 SETTLE_S = 60.0
 #: Facts that are whole in themselves: said twice, they are the same.
@@ -61,6 +64,10 @@ class Pilot:
         #: by incarnation, since when this control process knows it
         self.since: dict[str, float] = {}
         self.catalog_s = now
+        #: A47: nodes to wait for, and when one was first heard of last
+        self.expected = {r.node for r, unreachable in memory.nodes if not unreachable}
+        self.remembered = {r.node for r, _ in memory.nodes}
+        self.last_new_s = now
 
     # ------------------------------------------------------------ facts
 
@@ -76,21 +83,47 @@ class Pilot:
             self._registered(event, after)
         if isinstance(event, CatalogLoaded):
             self.catalog_s = now
+        if after.settled_s is not None and before.settled_s is None:
+            self._settled(after)
         self.state = after
         for shard in shards_of(after):
             self.since.setdefault(shard.incarnation, now)
 
     def _registered(self, event: NodeRegistered, after: State) -> None:
         report, now = event.report, self.now
+        if self.boxes[report.node].told is None:
+            self.last_new_s = now
         there = {(s.report.shard, s.report.incarnation): s for s in after.nodes[report.node].shards}
+        before = self.state.nodes.get(report.node)
+        old = {s.key: s for s in before.shards} if before else {}
         for s in report.shards:
             shard = there[s.shard, s.incarnation]
             assert shard.holds == (s.state not in TERMINAL), "A1, A44"
+            was = old.get(shard.key)
+            same = was is not None and was.origin != REMEMBERED
+            assert shard.known == same, "A28: recognised by what it is, not by how it is"
+            assert shard.seen_s == (was.seen_s if was and same else now)
+        for was in old.values():
+            lacking = not any(was.may_be(s) for s in there.values() if not s.missing)
+            believed = was.holds and was.origin != PLACED and not was.misplaced
+            if lacking and (believed or was.missing):
+                assert there[was.report.shard, was.report.incarnation].missing, "A39"
+            elif lacking:
+                assert (was.report.shard, was.report.incarnation) not in there, "A39, A40"
         backwards = NodeRegistered(replace(report, shards=report.shards[::-1]))
         assert observe(self.state, backwards, now) == after, "A10: the order of shards"
         twice = observe(after, event, now)
         assert observe(twice, event, now) == twice, "A11: the same report again"
         assert twice.wanted_s == after.wanted_s, "A23: reconnects do not renew"
+
+    def _settled(self, after: State) -> None:
+        """A46, A47, in their words: all that were expected are heard, or time is up, or it has been quiet."""
+        heard = {name for name, box in self.boxes.items() if box.told is not None}
+        waited = self.now - self.started_s >= SETTLE_S
+        quiet = bool(heard) and self.now - self.last_new_s >= QUIET_S
+        none_left = self.expected <= heard and (self.expected or heard & self.remembered)
+        assert waited or none_left or (not self.expected and quiet), "A46, A47"
+        assert after.settled_s == self.now
 
     # ------------------------------------------------------------ a pass
 
@@ -99,6 +132,7 @@ class Pilot:
         plan = decide(self.state, self.now, found)
         assert violations(self.state, found) == []
         assert plan_violations(self.state, plan) == [], "A46"
+        judge_verdicts(self, plan)
         return found, plan
 
     def run(self) -> None:
@@ -138,7 +172,9 @@ class Pilot:
     def _start(
         self, action: StartReplica | RollReplica, commands: list[tuple[str, Command]]
     ) -> bool:
-        if not all(self.boxes[s.node].registered for s in action.spots):
+        if not all(
+            self.boxes[s.node].registered and self.boxes[s.node].protocol for s in action.spots
+        ):
             return False
         self.placed += 1
         n = f"{self.started_s:.0f}x{self.placed}"
@@ -174,7 +210,7 @@ class Pilot:
     def _send(self, commands: list[tuple[str, Command]]) -> None:
         for name, command in commands:
             box = self.boxes[name]
-            if not box.registered or box.cut:
+            if not box.registered or box.cut or not box.protocol:
                 continue
             refusal = box.obey(command)
             if refusal is not None:

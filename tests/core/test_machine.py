@@ -28,13 +28,15 @@ from llmgw.core.types.state import (
     ShardsChanged,
     Withheld,
 )
-from tests.core.fleet import FOUND, OLDER, Box, Edits, Key, found
+from tests.core.fleet import AGENTS, FOUND, Box, Edits, Key, found
 from tests.core.pilot import Pilot
 
+KINDS = st.sampled_from(["whole"] * 6 + list(AGENTS))
 BOXES = st.sampled_from(["box1", "box2", "box3"])
 PICK = st.integers(0, 5)
 CHANGES = ("ready", "loading", "unhealthy", "failed", "unknown", "draining", "stopping")
 EDITS = (
+    "nodes",
     "alpha",
     "beta",
     "deep",
@@ -68,14 +70,13 @@ class Restarts(RuleBasedStateMachine):
                 name=name, which=which, rank=rank, incarnation="i", port=port, state="ready"
             )
         for name in self.boxes:
-            self.registers(name, 0)
+            self.registers(name)
         self.looks()
 
-    @rule(name=BOXES, older=st.integers(0, len(OLDER) - 1))
-    def registers(self, name: str, older: int) -> None:
+    @rule(name=BOXES, agent=KINDS)
+    def registers(self, name: str, agent: str = "whole") -> None:
         box = self.boxes[name]
-        box.cut = False
-        box.registered, box.lacks = True, OLDER[older]
+        box.registered, box.cut, box.agent = True, False, agent
         self.control.fold(NodeRegistered(box.report()))
         box.told = dict(box.shards)
 
@@ -117,17 +118,38 @@ class Restarts(RuleBasedStateMachine):
             del self.boxes[name].shards[key]
             self.session_is_lost(name)
 
-    @rule(name=BOXES, older=st.integers(0, len(OLDER) - 1))
-    def agent_restarts(self, name: str, older: int) -> None:
+    @rule(name=BOXES, agent=KINDS)
+    def agent_restarts(self, name: str, agent: str = "whole") -> None:
         self.session_is_lost(name)
-        self.registers(name, older)
+        self.registers(name, agent)
 
-    @rule(name=BOXES)
-    def reboots(self, name: str) -> None:
+    @rule()
+    def orders_are_lost_and_all_agents_come_back(self) -> None:
+        for name in self.boxes:
+            self.line_is_cut(name)
+        self.looks()
+        for name in self.boxes:
+            self.agent_restarts(name)
+
+    @rule(name=BOXES, wiped=st.booleans())
+    def reboots(self, name: str, *, wiped: bool) -> None:
+        """What ran has ended; its records may go with the disk after they were told of."""
         box = self.boxes[name]
         for s in list(box.running()):
             box.put(replace(s, state="stopped" if s.desired == "stopped" else "failed"))
-        self.agent_restarts(name, 0)
+        self.agent_restarts(name)
+        if wiped:
+            box.shards.clear()
+            self.agent_restarts(name)
+
+    @rule(name=BOXES, pick=PICK)
+    def is_placed_anew_by_another(self, name: str, pick: int) -> None:
+        """F75: the same replica of another incarnation, in the place of the one that was there."""
+        key = self._pick(name, pick)
+        if key is not None and not key[1].endswith("+"):
+            old = self.boxes[name].shards.pop(key)
+            self.boxes[name].put(replace(old, incarnation=f"{key[1]}+"))
+            self.agent_restarts(name)
 
     @rule(
         name=BOXES,
@@ -156,7 +178,7 @@ class Restarts(RuleBasedStateMachine):
         box = self.boxes[name]
         if not box.registered or box.cut or box.told is None:
             return
-        news = tuple(replace(s, **box.lacks) for k, s in box.shards.items() if box.told.get(k) != s)
+        news = tuple(box.says(s) for k, s in box.shards.items() if box.told.get(k) != s)
         gone = tuple(k for k in box.told if k not in box.shards)
         self.control.fold(ShardsChanged(name, shards=news, gone=gone))
         box.told = dict(box.shards)
@@ -178,7 +200,7 @@ class Restarts(RuleBasedStateMachine):
         for box in self.boxes.values():
             box.registered, box.told = False, None
         for name in registering[:count]:
-            self.registers(name, 0)
+            self.registers(name)
             self.looks()
 
     @rule()
@@ -260,4 +282,6 @@ class Restarts(RuleBasedStateMachine):
 
 
 TestRestarts = Restarts.TestCase
-TestRestarts.settings = settings(stateful_step_count=40)
+TestRestarts.settings = settings(
+    max_examples=2 * settings.default.max_examples, stateful_step_count=40
+)

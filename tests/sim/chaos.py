@@ -33,7 +33,7 @@ class Chaos:
         self.fleet, self.catalog = generate.Fleet(rng), generate.Catalog(rng)
         self.count = rng.choice((1, 1, 1, 2, 3))
         kinds = [*self._kinds()]
-        self.kinds = [k for k in kinds if rng.random() < 0.5] or kinds
+        self.kinds = [self.ask, self.ask, *(k for k in kinds if rng.random() < 0.5)]
         if self.count > 1:
             self.kinds += [self.failover] * 4
         self.gap_s = rng.choice((2.0, 3.0, 6.0))
@@ -248,7 +248,8 @@ class Chaos:
 
     def older(self) -> str:
         who = self._agent()
-        return f"older {who} {self.rng.choice(older.VERSIONS)} {self._s(5, 60)}" if who else ""
+        version = self.rng.choice((older.VERSIONS[0], *older.VERSIONS))
+        return f"older {who} {version} {self._s(10, 80)}" if who else ""
 
     def double(self) -> str:
         who = self._agent()

@@ -12,7 +12,7 @@ from tests.sim.world import Manners
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 #: Longer, and shorter, than control's patience with gateways after its start, so that both show.
-IDLE_S = (30, 70)
+IDLE_S = (35, 90)
 DEFAULTS = {"min": "1", "gpus": "1", "memory": "10", "aliases": "", "profile": "main"}
 Keys = dict[str, str]
 

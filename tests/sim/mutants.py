@@ -127,18 +127,19 @@ def old_ones_stay_routed(state: State, found: Survey, version: int) -> RouteTabl
 def known_by_name(state: State) -> Survey:
     """Shards of one replica's name are one replica, whatever their incarnations (A27, A28, F75)."""
     first: dict[tuple[str, str], str] = {}
-    nodes, real = {}, {}
-    for name, node in state.nodes.items():
-        shards = []
-        for shard in node.shards:
-            r = shard.report
-            inc = first.setdefault((r.model, r.replica), r.incarnation) if shard.holds else ""
-            shards.append(replace(shard, report=replace(r, incarnation=inc or r.incarnation)))
-            real[name, *shards[-1].key] = shard
-        nodes[name] = replace(node, shards=tuple(shards))
-    found = survey(replace(state, nodes=nodes))
-    verdicts = tuple(replace(v, shard=real[v.shard.node, *v.shard.key]) for v in found.verdicts)
-    return replace(found, verdicts=verdicts)
+
+    def named(shard: Shard) -> Shard:
+        r = shard.report
+        if not shard.holds:
+            return shard
+        incarnation = first.setdefault((r.model, r.replica), r.incarnation)
+        return replace(shard, report=replace(r, incarnation=incarnation))
+
+    nodes = {
+        name: replace(node, shards=tuple(map(named, node.shards)))
+        for name, node in state.nodes.items()
+    }
+    return survey(replace(state, nodes=nodes))
 
 
 def liveness_first(state: State, event: Event, now: float) -> State:
@@ -269,7 +270,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "known by name": Mutant(
         Core(survey=known_by_name),
-        ("routes only to live owned endpoints", "no engine restarted needlessly"),
+        ("the picture is whole", "no engine restarted needlessly"),
     ),
     "liveness first": Mutant(
         Core(observe=liveness_first),
