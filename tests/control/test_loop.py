@@ -279,7 +279,7 @@ async def test_a_given_up_model_says_so_over_restarts_until_it_is_cleared(bench:
         await agent.register()
         assert bench.orders(agent) == []
         assert (await bench.get("/api/v1/status"))["models"][0]["state"] == "failed"
-        assert await bench.post("/api/v1/replicas/first/clear") == {"model": "alpha"}
+        assert await bench.post("/api/v1/replicas/first/clear") == {"model": "alpha", "failures": 1}
         kinds = {type(c) for c in await agent.poll()}
         assert kinds == {ForgetShard, Start}
         await bench.post("/api/v1/replicas/nobody/clear", status=404)
@@ -294,7 +294,7 @@ async def test_a_failed_model_is_cleared_by_its_name_when_the_catalog_lost_it(be
         await agent.tell(replace(shard, state="failed", gave_up=True, error="exit 1"))
         bench.catalog.write_text(CATALOG.replace("alpha:", "beta:"))
         await bench.post("/api/v1/catalog")
-        assert await bench.post("/api/v1/replicas/alpha/clear") == {"model": "alpha"}
+        assert await bench.post("/api/v1/replicas/alpha/clear") == {"model": "alpha", "failures": 1}
 
 
 @scenario

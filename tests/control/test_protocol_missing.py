@@ -14,10 +14,10 @@ from tests.wire.recordings import TABLES, VERSIONS, at, path, places, recorded
 
 JSON = {"content-type": "application/json"}
 #: Nobody can be told apart without these; the message is refused, what is known of the node stays.
-REFUSED = {"node", "node_id", "gpus.uuid", "foreign.pid"}
+REFUSED = {"node", "node_id", "shards"}
 SHARD = "alpha-7k2m/0"
 #: What says which engine it is, and how it is: without it another one is meant, or one that is not up.
-WHO = {"shards.shard", "shards.model", "shards", "shards.state"}
+WHO = {"shards.shard", "shards.model", "shards.state"}
 
 
 def lacking(plain: Any, place: tuple[Any, ...]) -> Any:
