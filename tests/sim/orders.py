@@ -73,7 +73,9 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     state = control.picture
     model = state.catalog.models[start.model]
     # What no agent and no inventory has told this process is no reproach to it.
-    known = (x for x in alive(control, start.model) if x.incarnation in control.heard.incarnations)
+    told = {x.incarnation for node in state.nodes.values() for x in node.shards}
+    told |= control.heard.incarnations
+    known = (x for x in alive(control, start.model) if x.incarnation in told)
     # Copies of one replica id count once: one of them goes (A37, A38).
     there = {x.replica: x for x in known}
     if roll:
