@@ -73,14 +73,16 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     state = control.picture
     model = state.catalog.models[start.model]
     # What no agent and no inventory has told this process is no reproach to it.
-    told = {x.incarnation for node in state.nodes.values() for x in node.shards}
-    told |= control.heard.incarnations
-    known = (x for x in alive(control, start.model) if x.incarnation in told)
+    known = (x for x in alive(control, start.model) if x.incarnation in control.heard.incarnations)
     # Copies of one replica id count once: one of them goes (A37, A38).
     there = {x.replica: x for x in known}
     if roll:
         today = {f for p in model.profiles for f in p.fingerprints.values()}
         died = any(x.fingerprint not in today for x in _just_died(control, model))
+        # Its agent may have begun to end it, and a report from before that be all that control has heard.
+        shards = (x for node in state.nodes.values() for x in node.shards if x.holds)
+        told = (x.report for x in shards if state.catalog.resolve(x.report.model) is model)
+        died = died or any(x.fingerprint not in today and x.desired == "running" for x in told)
         drifted = died or any(_drifted(model, x) for x in there.values())
         return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
     waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
