@@ -69,8 +69,8 @@ def _ends(plan: Json) -> dict[tuple[str, str], Json]:
 
 
 def _end_of(shard: Json, ends: dict[tuple[str, str], Json]) -> Json | None:
-    """The action that ends a shard which nothing keeps."""
-    if shard["verdict"] in STAYS:
+    """The action that ends a shard which nothing keeps; what is forgotten has ended, it is the rest of its group."""
+    if shard["verdict"] in STAYS or shard["verdict"] == "forget":
         return None
     return ends.get((shard["replica"], _known(shard["incarnation"])))
 

@@ -11,7 +11,19 @@ from msgspec.structs import replace
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.types.messages import ShardReport
 from llmgw.core.types.plan import DrainReplica, Plan
-from tests.core.world import DEEP, actions, half, node, plan_of, replicas, running, verdicts, why
+from tests.core.world import (
+    ALPHA,
+    DEEP,
+    actions,
+    half,
+    node,
+    plan_of,
+    replicas,
+    running,
+    shard,
+    verdicts,
+    why,
+)
 
 
 def in_any_order(*shards: ShardReport) -> Plan:
@@ -71,3 +83,21 @@ def test_a20_where_worlds_disagree_that_of_the_lowest_rank_counts() -> None:
     assert why(plan, "deep-1/1") == "rank 1 of deep-1 is not one of the 1 wanted"
     plan = in_any_order(replace(half(0), world_size=None), half(1))
     assert replicas(plan)["deep-1"].want == 2
+
+
+@pytest.mark.parametrize("drifted", ["ready", "loading"])
+def test_a38_the_only_one_that_serves_is_kept_in_the_middle_of_a_roll(drifted: str) -> None:
+    """Today's profile is asked only of those that are equally far: else nobody would serve."""
+    old = shard("alpha-1/0", incarnation="old", fingerprint="1:bbbb", state=drifted)
+    new = shard("alpha-1/0", incarnation="new", state="loading")
+    plan = plan_of(ALPHA, node("box1", old), node("box2", new))
+    kept = {r.incarnation: r.kept for r in plan.replicas}
+    assert kept == {"old": drifted == "ready", "new": drifted != "ready"}
+
+
+def test_a32_members_stand_by_rank_whichever_came_first_and_one_row_says_it_all() -> None:
+    for reports in itertools.permutations([node("box1", half(1)), node("box2", half(0))]):
+        (row,) = plan_of(DEEP, *reports).replicas
+        assert [(s.rank, s.node) for s in row.members] == [(0, "box2"), (1, "box1")]
+        said = (row.replica, row.model, row.have, row.want, row.state)
+        assert said == ("deep-1", "deep", 2, 2, "ready")

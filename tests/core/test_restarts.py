@@ -1,4 +1,7 @@
-"""Control killed at any moment, nodes that vanish and come back, clocks that jump (F1-F12, F26, F41, F58-F63, F82)."""
+"""Control killed at any moment, nodes that vanish and come back, clocks that jump (F1-F12, F26, F41, F58-F63, F82).
+
+And what a restart may not get wrong on the way: A1, A9, A19, A35, A40, A42, A46.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,31 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from llmgw.core import route
+from llmgw.core.adopt.survey import survey
 from llmgw.core.capacity import holdings
 from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import Memory, started
 from llmgw.core.reconcile.observe import observe
+from llmgw.core.supervise.report import node_report
 from llmgw.core.types.catalog import Catalog, Scaling
 from llmgw.core.types.messages import NodeReport, ShardReport
+from llmgw.core.types.node import SessionLost as AgentSessionLost
+from llmgw.core.types.node import Spawn
 from llmgw.core.types.plan import DrainReplica, RollReplica, Spot, StopReplica
 from llmgw.core.types.state import (
     CatalogLoaded,
     Event,
     NodeRegistered,
     Placed,
+    Published,
     SessionLost,
     ShardsChanged,
     State,
     Tick,
 )
-from tests.core.agent_bench import Bench
+from tests.core.agent_bench import C1, Bench
 from tests.core.world import (
     ALPHA,
     GIB,
@@ -298,3 +307,53 @@ def test_a46_settling_is_one_way_and_each_restart_has_its_own() -> None:
     later = [fold(over, SessionLost("box1"), now=11.0), fold(over, CatalogLoaded(ONE), now=12.0)]
     assert all(s.settled_s == 10.0 for s in later)
     assert all(a.settled_s == b.settled_s for a, b in pairwise(later))
+
+
+def test_a40_what_had_ended_is_not_forgotten_when_its_record_goes() -> None:
+    state = running(ONE, node("box1", shard("alpha-1/0", state="failed"), shard("alpha-2/0")))
+    state = fold(state, NodeRegistered(node("box1", shard("alpha-2/0"))), now=1.0)
+    assert verdicts(decide(state, 1.0)) == {"box1:alpha-2/0": "keep"}
+
+
+def test_a35_while_settling_the_route_of_yesterday_decides_nothing() -> None:
+    """Among copies met while settling A38 decides: the longer running stays."""
+    younger = node("box1", shard("alpha-1/0", started_at="2026-03-01T00:00:00Z"))
+    older = node("box2", shard("alpha-2/0"))
+    state = begun(ONE, younger, node("box3"))
+    state = observe(state, Published(7, frozenset({"inc-alpha-1"}), frozenset()), 0.0)
+    state = fold(state, NodeRegistered(younger), NodeRegistered(older), now=1.0)
+    assert state.settling
+    kept = {r.replica: r.kept for r in decide(state, 1.0).replicas}
+    assert kept == {"alpha-1": False, "alpha-2": True}
+
+
+def test_a19_what_does_not_change_the_process_rolls_nothing_and_counts_at_once() -> None:
+    """The fingerprint is that of the process (tests/catalog/test_fingerprint); a weight, a timeout, an alias is not."""
+    report = node("box1", shard("alpha-1/0"))
+    state = running(ONE, report)
+    edits = profile(weight=7, drain_timeout_s=9.0, start_timeout_s=5.0)
+    lazy = Scaling(min=0, max=2, idle_timeout_s=50.0, min_up_s=0.0, priority=9)
+    cat = catalog(model("alpha", edits, scaling=lazy, aliases=("fast",), wait_timeout_s=1.0))
+    state = fold(state, CatalogLoaded(cat), now=100.0)
+    plan = decide(state, 149.0)
+    assert (verdicts(plan), plan.actions) == ({"box1:alpha-1/0": "keep"}, ())
+    routed = route.table(state, survey(state), 1).models["alpha"]
+    assert (routed.replicas[0].weight, routed.aliases) == (7, ("fast",))
+    assert actions(decide(state, 150.0)) == ["drain alpha"], (
+        "a whole timeout from when it may sleep"
+    )
+
+
+def test_a42_what_an_older_session_ordered_is_refused_and_does_not_run_unreported() -> None:
+    """The intake closes before the snapshot: what came before it is in the report, what comes after it is refused."""
+    bench = Bench().start(1)
+    bench(AgentSessionLost(C1))
+    snapshot = node_report(bench.state, for_register=True)
+    assert [s.shard for s in snapshot.shards] == ["alpha-1/0"]
+    bench.start(2)
+    assert bench.refusal()[0] == "other_session"
+    assert node_report(bench.state, for_register=True) == snapshot
+    bench.session(C1, "s2", "L1")
+    bench.start(2)
+    assert bench.refusal()[0] == "other_session", "still of the session that is over"
+    assert bench.start(2, session="s2").of(Spawn)
