@@ -71,8 +71,9 @@ class Teller:
         )
 
     def forgotten(self, v: Verdict) -> None:
-        """A39: one warning a shard, naming node and shard."""
-        self._story.tell(
+        """A39: one warning a shard, naming node and shard, however many passes it stays in the picture."""
+        self._story.once(
+            ("forget", v.shard.node, v.shard.key),
             "forget",
             f"{v.shard.report.shard} on {v.shard.node}: {v.why}",
             level="warning",

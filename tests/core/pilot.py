@@ -121,8 +121,9 @@ class Pilot:
         heard = {name for name, box in self.boxes.items() if box.told is not None}
         waited = self.now - self.started_s >= SETTLE_S
         quiet = bool(heard) and self.now - self.last_new_s >= QUIET_S
-        none_left = self.expected <= heard and (self.expected or heard & self.remembered)
-        assert waited or none_left or (not self.expected and quiet), "A46, A47"
+        known = self.expected or self.remembered
+        all_heard = bool(known) and known <= heard
+        assert waited or all_heard or (not self.expected and quiet), "A46, A47"
         assert after.settled_s == self.now
 
     # ------------------------------------------------------------ a pass

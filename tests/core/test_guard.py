@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,6 +241,39 @@ def test_a49_a_roll_brings_neither_todays_replicas_nor_those_of_models_that_do_n
     plan = decide(running(cat, node("box1", *engines)), 0.0)
     assert plan.blocked
     assert plan.blocked.incarnations == {"inc-m0-2", "inc-m1-12", "inc-m2-22"}
+
+
+def changed(name: str, copies: int = 1, **k: Any) -> Model:
+    return model(name, profile(fingerprints={"default": "1:bbbb"}, **k), low=copies, high=copies)
+
+
+def test_a49_rolls_that_only_wait_for_each_other_count_at_once() -> None:
+    """One start at a time: a change of every profile would go by as one roll a pass, each within the limit."""
+    names = ["m0", "m1", "m2"]
+    state = running(
+        catalog(*(changed(name) for name in names)),
+        node("box1", *(engine(n, name) for n, name in enumerate(names))),
+    )
+    plan = decide(state, 0.0)
+    assert [type(a) for a in plan.actions] == [RollReplica, Wait, Wait]
+    assert plan.blocked
+    assert plan.blocked.incarnations == {"inc-m0-0", "inc-m1-1", "inc-m2-2"}
+    assert plan.blocked.why.startswith("would end 3 of 3 running replicas in one pass")
+    assert plan.blocked.why.endswith("(limit 2): m0, m1, m2")
+    state = observe(state, Confirmed(plan.blocked.incarnations), 1.0)
+    gone = [engine(7, "gone"), engine(8, "gone")]
+    olds = [engine(n, name) for n, name in enumerate(names)]
+    plan = decide(observe(state, NodeRegistered(node("box1", *olds, *gone)), 2.0), 2.0)
+    assert (plan.blocked, set(held(plan).values())) == (None, {""}), "two more are within it"
+
+
+def test_a49_a_model_that_waits_for_something_else_does_not_roll() -> None:
+    """m2 is short of a replica that finds no room: its old one is not rolled, and is not counted."""
+    cat = catalog(changed("m0"), changed("m1"), changed("m2", 2, cpu_cores=99), start_limit=3)
+    engines = [engine(n, name) for n, name in enumerate(("m0", "m1", "m2"))]
+    plan = decide(running(cat, node("box1", *engines)), 0.0)
+    assert [type(a) for a in plan.actions] == [Wait, RollReplica, RollReplica]
+    assert (plan.blocked, set(held(plan).values())) == (None, {""})
 
 
 def test_a49_two_models_may_roll_without_asking() -> None:

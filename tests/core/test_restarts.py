@@ -37,6 +37,7 @@ from llmgw.core.types.state import (
 from tests.core.agent_bench import C1, Bench
 from tests.core.world import (
     ALPHA,
+    DEEP,
     GIB,
     ONE,
     SLEEPY,
@@ -44,6 +45,7 @@ from tests.core.world import (
     begun,
     catalog,
     demand,
+    half,
     model,
     node,
     plan_of,
@@ -357,3 +359,12 @@ def test_a42_what_an_older_session_ordered_is_refused_and_does_not_run_unreporte
     bench.start(2)
     assert bench.refusal()[0] == "other_session", "still of the session that is over"
     assert bench.start(2, session="s2").of(Spawn)
+
+
+def test_a33_a48_windows_count_from_the_end_of_settling_not_from_what_was_seen_before() -> None:
+    """Nothing could be done before, and nobody could see it coming: the grace and the assembly window are whole."""
+    early = node("box1", shard("gone-1/0"), half(0, port=18001))
+    state = fold(begun(DEEP, early, node("box2")), NodeRegistered(early), now=1.0)
+    state = fold(state, now=60.0)
+    due = {a.model: a.due_s for a in decide(state, 60.0).actions if isinstance(a, StopReplica)}
+    assert due == {"gone": 60.0, "deep": 180.0}

@@ -112,10 +112,10 @@ def shards(draw: st.DrawFn, box: str) -> ShardReport:
         desired="draining" if state == "draining" else "running",
         port=18000 + draw(st.integers(0, 3)),
         gpus=(f"{box}-0",) if name == "alpha" else (),
-        fingerprint=FP if state == "failed" else draw(pick([FP, FP, FP, NEW_FP])),
+        fingerprint=draw(pick([FP, FP, FP, NEW_FP])),
         started_at=f"2026-01-0{draw(st.integers(1, 2))}T00:00:00Z",
         resources=Resources(gpu_memory_bytes=10 * GIB),
-        error="exit 1" if state == "failed" else None,
+        error=draw(pick(["exit 1", "lost its peer"])) if state == "failed" else None,
         gave_up=state == "failed" and draw(st.booleans()),
         node=draw(pick([None] * 9 + ["box9"])),
     )

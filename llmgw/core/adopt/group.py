@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from llmgw.core.adopt.claim import Claim, Claims, claimed, drift_of, wanted_shards
-from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.catalog import Catalog, Profile
 from llmgw.core.types.messages import LIVE, STARTING
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import Shard, State
@@ -69,9 +69,14 @@ class Gatherer:
     def several(self, incarnation: str, found: list[Shard], unsure: Collection[int]) -> Replica:
         """One incarnation: claimed as a whole (A15), one shard a rank (A27). `unsure`: `id`s of held ones."""
         shards = sorted(
-            found, key=lambda s: (s.rank, id(s) in unsure, _shard_order(self._state, s))
+            found, key=lambda s: (s.rank, id(s) in unsure, _shard_order(self._state, s, None))
         )
         claim = self._claims.of(shards)
+        if len({s.rank for s in shards}) < len(shards):
+            today = claim.owner
+            shards.sort(
+                key=lambda s: (s.rank, id(s) in unsure, _shard_order(self._state, s, today))
+            )
         counted: dict[int, Shard] = {}
         rivals: list[Shard] = []
         held: dict[int, Shard] = {}
@@ -132,8 +137,10 @@ class Gatherer:
         )
 
 
-def _shard_order(state: State, shard: Shard) -> tuple[bool, bool, float, str, str]:
-    """Of two shards of one rank: the ready one, the longest running, the lowest node (A38).
+def _shard_order(
+    state: State, shard: Shard, profile: Profile | None
+) -> tuple[bool, bool, float, bool, str, str]:
+    """Of two shards of one rank: the ready one, today's profile, the longest running, the lowest node (A38).
 
     One that was never heard of when settling was over comes last, whatever age it claims: an incarnation is placed
     once, so it is a copy or a lie, and must not take the place of what runs.
@@ -144,6 +151,7 @@ def _shard_order(state: State, shard: Shard) -> tuple[bool, bool, float, str, st
         report.state != "ready",
         report.state not in LIVE,
         max(shard.seen_s, settled_s) if settled_s is not None else 0.0,
+        bool(drift_of(profile, (shard,))),
         since(report.started_at),
         shard.node,
     )

@@ -52,7 +52,7 @@ def _nodes(state: State) -> tuple[NodeView, ...]:
         NodeView(
             node=name,
             answered=node.connected,
-            shards=len(node.shards),
+            shards=sum(not s.missing for s in node.shards),
             error=_unheard(node),
         )
         for name, node in sorted(state.nodes.items())

@@ -7,6 +7,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -69,16 +70,16 @@ def after_settling(
     keep_unknown: bool = False,
 ) -> State:
     """Started, all reports in, one registration each in that order, settling over. Time stands at 0."""
-    state = started(catalog, memory, now=0.0, settle_timeout_s=0.0, keep_unknown=keep_unknown)
+    state = started(catalog, memory, now=0.0, settle_timeout_s=inf, keep_unknown=keep_unknown)
     for report in reports:
         heard = report.reattached
         state = observe(state, NodeRegistered(report), 0.0) if heard else _unheard(state, report)
-    state = observe(state, Tick(), 0.0)
+    state = observe(replace(state, settled_s=0.0), Tick(), 0.0)
     nodes = {
         name: replace(node, shards=tuple(replace(s, known=False) for s in node.shards))
         for name, node in state.nodes.items()
     }
-    return replace(state, nodes=nodes, settled_s=0.0)
+    return replace(state, nodes=nodes)
 
 
 def _unheard(state: State, report: NodeReport) -> State:

@@ -65,6 +65,7 @@ def registered(state: State, report: NodeReport, now: float) -> State:
         settled=True,
         connected=True,
         expected=old.expected if old else False,
+        unreachable_before=old.unreachable_before if old else False,
         heard_s=now,
     )
     is_new = old is None or not old.settled
@@ -196,8 +197,8 @@ def _known_as(shard: Shard, before: Before) -> Shard | None:
 
 
 def _with_known(report: ShardReport, old: ShardReport) -> ShardReport:
-    """What its agent told before and leaves out now: a compute (A29), the keys that only `register` carries."""
-    if report.compute is None and old.compute is not None:
+    """What its agent told before: of one attempt the first compute (A29), else what it leaves out now."""
+    if old.compute is not None and (report.compute is None or report.attempt == old.attempt):
         report = replace(report, compute=old.compute)
     if report.api_key is None and old.api_key is not None:
         report = replace(report, api_key=old.api_key, served_name=old.served_name)
@@ -308,6 +309,12 @@ def wanted(state: State, shards: Iterable[Shard], now: float) -> State:
     return replace(state, wanted_s=state.wanted_s | fresh) if fresh else state
 
 
+def _one_of(told: list[Failure]) -> Failure:
+    """Of several ranks, or told again: what gave up says most, else it must not matter who spoke first (A10)."""
+    said = min(told, key=lambda f: (not f.gave_up, f.error, f.fingerprint, f.profile))
+    return replace(said, at_s=min(f.at_s for f in told))
+
+
 def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
     """Count each failed incarnation once, under its canonical model (A67): given up already while it is torn down."""
     ended = [s for s in shards if s.report.state == "failed" or s.report.gave_up]
@@ -321,13 +328,14 @@ def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
         if model is None:
             continue
         seen = failures.get(model.name, ())
-        if any(f.incarnation == shard.incarnation and f.gave_up >= report.gave_up for f in seen):
-            continue
-        seen = tuple(f for f in seen if f.incarnation != shard.incarnation)
         error = report.error or "failed"
         failure = Failure(
             shard.incarnation, report.profile, now, error, report.gave_up, report.fingerprint
         )
+        failure = _one_of([failure, *(f for f in seen if f.incarnation == shard.incarnation)])
+        if failure in seen:
+            continue
+        seen = tuple(f for f in seen if f.incarnation != shard.incarnation)
         keep = max((p.restart.max for p in model.profiles), default=0) + FAILURES_KEPT
         by_time = sorted((*seen, failure), key=lambda f: (f.at_s, f.incarnation))  # A10
         failures[model.name] = tuple(by_time[-keep:])

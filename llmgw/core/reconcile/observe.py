@@ -47,7 +47,10 @@ def observe(state: State, event: Event, now: float) -> State:
     state = _folded(state, event, now)
     # Looking for everybody who is expected, at each of a thousand registrations, would cost their square.
     due = isinstance(event, Tick) or now - state.started_s >= state.settle_timeout_s
-    return settled(state, now) if state.settled_s is None and due else state
+    if not (state.settling and due):
+        return state
+    over = settled(state, now)
+    return over if over.settling else _pruned(over)
 
 
 def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm per event
@@ -159,7 +162,13 @@ def _published(
 
 
 def _announced(state: State, incarnations: frozenset[str]) -> State:
-    """Forgets, and ends that are recorded, leave the picture; the agent's own record is acknowledged apart."""
+    """Forgets, and ends that are recorded, leave the picture; the agent's own record is acknowledged apart.
+
+    Not while settling: what other nodes tell of the same replica is judged by them too, whoever comes first (A10), and
+    a group of which one rank is gone goes when settling is over, as the dry run said (A34, A52).
+    """
+    if state.settling:
+        return state
     nodes = {
         name: replace(
             node,
@@ -187,8 +196,10 @@ def _pruned(state: State) -> State:
                 model = state.catalog.resolve(shard.report.model)
                 if model is not None and model.on_demand:
                     left.discard(model.name)
-    draining = {inc: d for inc, d in state.draining.items() if inc in there}
     wanted_s = {m: t for m, t in state.wanted_s.items() if m not in left}
+    if state.settling:  # what the others are about may not have been heard of yet
+        return replace(state, wanted_s=wanted_s)
+    draining = {inc: d for inc, d in state.draining.items() if inc in there}
     return replace(state, wanted_s=wanted_s, draining=draining, confirmed=state.confirmed & there)
 
 

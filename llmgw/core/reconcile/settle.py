@@ -21,11 +21,14 @@ def waiting_for(state: State, now: float) -> tuple[str, ...]:
     """The nodes settling waits for, or a word for what else; () when it is over."""
     if now - state.started_s >= state.settle_timeout_s:
         return ()
-    expected = [n for n in state.nodes.values() if n.expected and not n.unreachable_before]
+    remembered = [n for n in state.nodes.values() if n.expected]
+    expected = [n for n in remembered if not n.unreachable_before]
     missing = tuple(sorted(n.report.node for n in expected if not n.settled))
     if missing:
         return missing
-    if expected and not state.outdated:
+    # Of nodes that were all silent the first to come back says nothing about the others.
+    known = expected or all(n.settled for n in remembered)
+    if remembered and known and not state.outdated:
         return ()
     heard = [n for n in state.nodes.values() if n.settled]
     if heard and all(n.report.epoch_seen == 0 for n in heard):
