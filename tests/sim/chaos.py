@@ -44,25 +44,12 @@ class Chaos:
             *(self.kill_agent, self.kill_agent, self.freeze_agent),
             *(self.inventory_lost, self.inventory_old, self.control_full, self.clock_step),
             *(self.record_torn, self.journal_lost, self.agent_full, self.older, self.double),
+            *(self.unseen, self.unseen),
             *(self.engine_dies, self.leader_dies, self.hang, self.habits, self.pid_reused),
             *(self.stranger_port, self.stranger_gpu, self.reboot, self.proc_blind, self.nvml_blind),
-            *(
-                self.partition,
-                self.everybody_cut,
-                self.one_way,
-                self.weather,
-                self.gateway_silent,
-                self.gateway_dies,
-            ),
-            *(
-                self.edit,
-                self.broken_catalog,
-                self.ask,
-                self.ask,
-                self.ask,
-                self.operate,
-                self.operate,
-            ),
+            *(self.partition, self.everybody_cut, self.one_way, self.weather),
+            *(self.gateway_silent, self.gateway_dies, self.edit, self.broken_catalog),
+            *(self.ask, self.ask, self.ask, self.operate, self.operate),
         )
 
     # ------------------------------------------------------------ the history

@@ -82,16 +82,17 @@ class Catalog:
         whole = ones if free else []
         if whole and len(free) > 1 and chance() < 0.3:
             for k in range(2):
-                memory = self.models[whole[0]]["memory"]
-                yield _engine(free.pop(), f"{whole[0]}-old{k}/0", 18010 + k, f"memory={memory}")
+                yield _engine(free.pop(), f"{whole[0]}-old{k}/0", 18010 + k, self._takes(whole[0]))
         if whole and free and chance() < 0.2:
-            memory = self.models[whole[-1]]["memory"]
             odd = self.rng.choice(("profile=before", "weights=other.gguf model=was"))
             if "model" in odd:
                 self.models[whole[-1]]["aliases"] = "was"
                 yield self._line(whole[-1])
-            where = f"print={whole[-1]}-1 memory={memory}"
-            yield _engine(free.pop(), f"{whole[-1]}-odd/0", 18016, f"{odd} {where}")
+            like = f"print={whole[-1]}-1 {self._takes(whole[-1])}"
+            yield _engine(free.pop(), f"{whole[-1]}-odd/0", 18016, f"{odd} {like}")
+
+    def _takes(self, name: str) -> str:
+        return " ".join(f"{k}={self.models[name][k]}" for k in ("memory", "host", "cores", "power"))
 
     # ------------------------------------------------------------ edits
 

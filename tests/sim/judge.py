@@ -333,7 +333,7 @@ class Judge:
         ):
             return True  # its agent cannot look (F45)
         link, told = agent.links.get(control.url), control.sessions.of.get(node)
-        if link is None or told is None or there is None or not agent.up:
+        if link is None or told is None or there is None or not agent.up or agent.frozen:
             return True
         heard = told.fenced and told.id == link.session  # else its inventory is not folded yet
         return not (there.settled and there.connected and heard)

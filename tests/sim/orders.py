@@ -79,8 +79,11 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     if roll:
         today = {f for p in model.profiles for f in p.fingerprints.values()}
         died = any(x.fingerprint not in today for x in _just_died(control, model))
-        # Its agent may have begun to end it, and a report from before that be all that control has heard.
-        shards = (x for node in state.nodes.values() for x in node.shards if x.holds)
+        # Its agent may have begun to end it, and a report from before that be all that control has heard. What control
+        # itself ends, or was told is ending, it may not roll as well.
+        ending = {*state.draining, *control.heard.stopped}
+        held = (x for node in state.nodes.values() for x in node.shards if x.holds)
+        shards = (x for x in held if x.incarnation not in ending)
         told = (x.report for x in shards if state.catalog.resolve(x.report.model) is model)
         died = died or any(x.fingerprint not in today and x.desired == "running" for x in told)
         drifted = died or any(_drifted(model, x) for x in there.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.types import plan as p
 from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, State
+from llmgw.core.types.state import GATEWAY_GONE_S, State
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
@@ -109,9 +109,7 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
 def held_up(state: State, now: float) -> bool:
     """Somebody may wait or be served, for all that is known; or nothing is to be ended."""
     silent = any(
-        GATEWAY_SILENT_S - LAG_S <= now - g.heard_s < GATEWAY_GONE_S + LAG_S
-        and now - g.heard_s > LAG_S / 2
-        for g in state.gateways.values()
+        LAG_S / 2 < now - g.heard_s < GATEWAY_GONE_S + LAG_S for g in state.gateways.values()
     )
     return silent or bool(state.paused or state.withheld)
 

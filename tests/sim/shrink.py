@@ -66,6 +66,7 @@ class Shrinker:
             self._still(tuple(filter(None, (_without(line, name) for line in self.lines))))
         for key in sorted({k for line in self.lines for k in re.findall(r" (\w+)=", line)}):
             self._still(tuple(re.sub(rf" {key}=\S+", "", line) for line in self.lines))
+        self._fewer(FAULTS)
         at_s = outcome(self.lines, self.core).at_s
         self._still(tuple(_until(line, at_s) for line in self.lines))
         return self.lines

@@ -32,7 +32,8 @@ def test_a_script_of_it_fails_with_the_broken_core_and_passes_with_the_real_one(
     prose, blocks = parse(text)
     assert found.invariant in prose
     lines = [line for block in blocks for line in block.commands]
-    assert len(lines) < len(found.lines) / 2
+    assert len(lines) < len(found.lines)
+    assert len("".join(lines)) < len("".join(found.lines)) / 2
     # What `--rewrite` makes of it is a story like the others.
     assert parse(played(text))[1][-1].expected
 

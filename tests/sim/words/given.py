@@ -175,7 +175,12 @@ def _order(node: str, shard: str, keys: Keys) -> Start:
         command=("engine",),
         gpus=gpus,
         port=int(keys.get("port", 18000)),
-        resources=Resources(gpu_memory_bytes=int(memory) * GIB if memory != "whole" else None),
+        resources=Resources(
+            gpu_memory_bytes=int(memory) * GIB if memory != "whole" else None,
+            host_memory_bytes=int(keys.get("host", 0)) * GIB,
+            cpu_cores=float(keys.get("cores", 0)),
+            power_w=float(keys.get("power", 0)),
+        ),
         ready=Ready(failures=2, of=3),
         stop=Stop(grace_s=5.0),
         restart=Restart(max=3, window_s=120.0, backoff_s=2.0),
