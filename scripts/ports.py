@@ -1,7 +1,8 @@
 """Free ports for tests and the demo, below those that the kernel gives to clients.
 
 A port out of the kernel's own range may be some client's a moment later: an engine that restarts on it then fails, once
-in a hundred runs. Each is handed out once a process; where it starts is random, so that two runs rarely meet.
+in a hundred runs. Each is handed out once a process; where it starts is random, so that two runs rarely meet, and the
+lanes of one run (`scripts/test`) never do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from itertools import chain
 
+LANES, LANE = (int(os.environ.get(f"TEST_LANE{s}", d)) for s, d in (("S", "1"), ("", "0")))
 RANGES = range(20000, 30000)
 SINGLES = range(30000, 32768)
 
@@ -21,8 +23,8 @@ def _from_somewhere(ports: range) -> Iterator[int]:
     return chain(ports[start:], ports[:start])
 
 
-_singles = _from_somewhere(SINGLES)
-_lows = _from_somewhere(range(RANGES.start, RANGES.stop, 20))
+_singles = _from_somewhere(SINGLES[LANE::LANES])
+_lows = _from_somewhere(range(RANGES.start, RANGES.stop, 20)[LANE::LANES])
 
 
 def free_port() -> int:

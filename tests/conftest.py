@@ -4,6 +4,7 @@ HYPOTHESIS_PROFILE=long looks for new counter-examples; without it the same few 
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -24,3 +25,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 for name in [name for name in os.environ if name.startswith("LLMGW_")]:
     del os.environ[name]
 os.environ["NO_COLOR"] = "1"
+
+# A shell without job control starts its background lanes deaf to Ctrl-C, and what they start inherits it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
