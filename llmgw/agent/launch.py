@@ -10,13 +10,14 @@ import ipaddress
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from llmgw.agent.gpu import visible
 from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler
-from llmgw.core.types.messages import Start
+from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
 from llmgw.errors import LlmgwError
@@ -44,8 +45,25 @@ class Prepared(NamedTuple):
     artefact: str
 
 
-def prepare(record: Record, facts: NodeFacts, fill: Filler) -> Prepared:
+class Filled(NamedTuple):
+    """An order with its `${...}` filled in; `env` without what is inherited."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    weights: str
+    artefact: str
+    secrets: frozenset[str]
+
+
+def prepare(record: Record, facts: NodeFacts, fill: Filler, gpus: Sequence[Gpu] = ()) -> Prepared:
     """Fill in and check; says in one sentence what is missing on this node."""
+    argv, wanted, _, artefact, _ = filled(record, facts, fill, gpus)
+    env = {**inherited(os.environ), **wanted}
+    return Prepared(argv, _executable(argv[0], env, record.start, facts.node), env, artefact)
+
+
+def filled(record: Record, facts: NodeFacts, fill: Filler, gpus: Sequence[Gpu] = ()) -> Filled:
+    """As far as it is the same with and without a container. `gpus`: what is known of the node's."""
     start = record.start
     _keyless(start, facts)
     weights, artefact = fill(start.weights), fill.shown(start.weights)
@@ -53,22 +71,20 @@ def prepare(record: Record, facts: NodeFacts, fill: Filler) -> Prepared:
     fill.values = {**fill.values, "weights": weights}
     argv = tuple(fill(word) for word in start.command)
     wanted = {name: fill(value) for name, value in start.env.items()}
-    env = {**inherited(os.environ), **wanted, **markers(record, facts), **written(record, artefact)}
-    return Prepared(argv, _executable(argv[0], env, start, facts.node), env, artefact)
+    env = {**wanted, **markers(record, facts, gpus), **written(record, artefact)}
+    secrets = frozenset({*fill.secrets, record.api_key} - {""})
+    return Filled(argv, env, weights, artefact, secrets)
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(REMOVED)}
 
 
-def markers(record: Record, facts: NodeFacts) -> dict[str, str]:
+def markers(record: Record, facts: NodeFacts, gpus: Sequence[Gpu] = ()) -> dict[str, str]:
     """Always set; the markers are enough to adopt an engine whose journal is gone (design.md 3)."""
     start = record.start
-    devices = ",".join(start.gpus)
     return {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": devices,
-        "HIP_VISIBLE_DEVICES": devices,
+        **visible.environment(start.gpus, gpus),
         "SPT_NOENV": "1",
         "GGML_NO_BACKTRACE": "1",
         "LLMGW_NODE_ID": facts.node_id,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, assert_never
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import crash, ports, reattach
+from llmgw.agent import crash, ports, reattach, room
 from llmgw.agent.journal import Journal
 from llmgw.agent.link import Link
 from llmgw.agent.perform import Performer
@@ -26,7 +26,8 @@ from llmgw.core.supervise.claims import PORTS
 from llmgw.core.supervise.commands import target
 from llmgw.core.supervise.report import node_report
 from llmgw.core.supervise.table import ImpossibleTransitionError
-from llmgw.core.types.messages import Command, NodeReport, Refusal, Start
+from llmgw.core.types.by_hand import ByHand
+from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Take
 from llmgw.core.types.node import (
     AgentState,
     Changed,
@@ -35,11 +36,13 @@ from llmgw.core.types.node import (
     Effect,
     Event,
     Identify,
+    Knock,
     Look,
     Measure,
     Probe,
     Refuse,
     Register,
+    Room,
     SessionLost,
     Signal,
     Spawn,
@@ -52,6 +55,8 @@ from llmgw.core.types.record import Key
 
 log = structlog.get_logger()
 HEARTBEAT_S = 5.0
+#: A log that was cut just now may be a flood: it is looked at again so soon.
+FLOOD_S = 1.0
 
 
 class Snapshot(NamedTuple):
@@ -78,7 +83,7 @@ class Loop:
         self.unsaved: set[Key] = set()
         #: the token on the disk: the one in the state until a write of it failed
         self.stored = state.token
-        self.beat_s = 0.0
+        self.beat_s = self.logs_s = 0.0
         self.on_beat: Callable[[], None] = lambda: None
 
     # ------------------------------------------------ what others may call
@@ -95,11 +100,14 @@ class Loop:
     async def obey(self, control: str, command: Command, extra: dict[str, Any]) -> None:
         """Returns when the command is journaled, or refused. `extra`: fields of it that a newer control sent (F56)."""
         wanted = (command.port, *command.ports.values()) if isinstance(command, Start) else ()
+        there = self._room(command)
         event = CommandReceived(
             command=command,
             control=control,
             ports_busy=ports.busy(p for p in wanted if p in PORTS),
+            room=there,
             fresh_key=secrets.token_hex(32),
+            by_hand=await self._seen(command),
             extra={"start": extra} if extra else {},
         )
         crash.here("ports-looked-at")
@@ -107,23 +115,45 @@ class Loop:
         self.queue.put_nowait(Order(event, applied))
         await applied
 
+    def _room(self, command: Command) -> Room:
+        if not isinstance(command, Start):
+            return Room()
+        there = room.look(self.journal.folder)
+        if why := room.too_big(command, there):
+            log.warning(why, weights=command.weights)
+        return there
+
+    async def _seen(self, command: Command) -> ByHand:
+        """What a `Take` names; looked at beside the loop, for an engine may be slow to answer."""
+        if not isinstance(command, Take) or self.performer is None:
+            return ByHand()
+        return await self.performer.examine(command)
+
     # ------------------------------------------------ the task
 
     def reattach(self, performer: Performer, survey: reattach.Survey) -> None:
         """Say of every record what became of its process, before any control is told anything (A13)."""
         self.performer = performer
+        performer.containers.now = lambda record: self.state.records.get(record.key, record)
         for record in unidentified(self.state):
-            self.feed(performer.identify(record, survey))
+            boxed = performer.containers.mine(record)
+            found = performer.containers.identify(record) if boxed else None
+            self.feed(found or performer.identify(record, survey))
             crash.here("reattach-half")
 
     async def run(self) -> None:
         while True:
             self.take(await self._next())
-            if time.monotonic() >= self.beat_s:
+            while not self.queue.empty():  # what came together is one wake-up
+                self.take(self.queue.get_nowait())
+            now = time.monotonic()
+            if now >= self.beat_s:
                 self._beat()
+            if now >= self.logs_s:
+                self._bound_logs()
 
     async def _next(self) -> Event | Snapshot | Order:
-        due = min(next_due(self.state), self.beat_s)
+        due = min(next_due(self.state), self.beat_s, self.logs_s)
         try:
             async with asyncio.timeout(max(due - time.monotonic(), 0.0)):
                 return await self.queue.get()
@@ -256,7 +286,10 @@ class Loop:
                 self._tell(lambda link: link.outbox.changed.update(effect.keys))
                 return None
             case Probe():
-                hands.probe(effect.record, check=effect.check)
+                hands.probe(effect.record, check=effect.check, token=effect.token)
+                return None
+            case Knock():
+                hands.knock(effect.record)
                 return None
             case _:
                 return self._touch(effect)
@@ -271,6 +304,8 @@ class Loop:
         match effect:
             case Spawn():
                 answer = self._spawn(effect)
+            case Look() | Signal() | Identify() if hands.containers.mine(record):
+                answer = hands.containers.perform(effect)
             case Signal():
                 hands.signal(record, effect.name)
             case Look():
@@ -285,12 +320,14 @@ class Loop:
             crash.around("after", effect)
         return answer
 
-    def _spawn(self, effect: Spawn) -> Event:
+    def _spawn(self, effect: Spawn) -> Event | None:
         hands, record = self.performer, effect.record
         assert hands is not None
         if record.key in self.unsaved:
             error = "not started: its journal record cannot be written"
             return SpawnFailed(key=record.key, attempt=record.attempt, error=error)
+        if hands.containers.mine(record):
+            return hands.containers.perform(effect)
         return hands.spawn(record)
 
     # ------------------------------------------------ telling
@@ -323,10 +360,16 @@ class Loop:
             self._make_durable((StoreToken(self.state.token),), Tick())
         assert self.performer is not None
         self.performer.remember_trees(self.state.records)
-        try:
-            self.performer.logs.bound(self.state.records)
-        except OSError as e:  # a full disk must not end the agent
-            log.warning("a log cannot be cut", error=str(e))
+        self.performer.reap()
         self.on_beat()
         for link in self.links.values():
             link.offer()
+
+    def _bound_logs(self) -> None:
+        assert self.performer is not None
+        cut = False
+        try:
+            cut = self.performer.logs.bound(self.state.records)
+        except OSError as e:  # a full disk must not end the agent
+            log.warning("a log cannot be cut", error=str(e))
+        self.logs_s = time.monotonic() + (FLOOD_S if cut else HEARTBEAT_S)

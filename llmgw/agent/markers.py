@@ -25,7 +25,7 @@ MAX_BYTES = 16 << 10
 #: A key is secret, an order's number and sender are of one session.
 LEFT_OUT = ("api_key", "seq", "session", "epoch", "leader_uuid", "attempt")
 #: What has no bound of its own, left out where the whole is too long.
-BULKY = ("command", "env", "peers")
+BULKY = ("command", "env", "peers", "image")
 #: Where built-in engines get their key.
 KEY_NAMES = ("LLAMA_API_KEY", "VLLM_API_KEY")
 _HOLE = "${api_key}"
@@ -107,10 +107,15 @@ def _plain(key: Key, env: Mapping[str, str]) -> Start:
         profile=_name(env, "LLMGW_PROFILE"),
         rank=int(rank),
         fingerprint=env.get("LLMGW_FINGERPRINT", ""),
-        gpus=tuple(uuid for uuid in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid),
+        gpus=tuple(uuid for uuid in _gpus(env).split(",") if uuid),
         port=int(port) if _counts(port) else 0,
         resources=Resources(),
     )
+
+
+def _gpus(env: Mapping[str, str]) -> str:
+    """What CUDA is told may be numbers; agents before 0.1.0 set that only."""
+    return env.get("LLMGW_GPUS", env.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def _name(env: Mapping[str, str], marker: str) -> str:

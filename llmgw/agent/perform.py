@@ -1,35 +1,44 @@
 """Carries out what `core.supervise` orders of processes, and brings back what came of it as an event. Decides nothing.
 
-Spawn, Signal, Look and Identify are done at once, in the loop's task; Probe and Measure take time and post their answer
-later. Identity is checked again at the moment of every signal.
+Spawn, Signal, Look and Identify are done at once, in the loop's task; Probe, Knock and Measure take time and post their
+answer later. Identity is checked again at the moment of every signal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from signal import Signals
-from typing import Literal
 
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import crash, launch, ports, probe, process, reattach
-from llmgw.agent.compute import parse
+from llmgw.agent import asking, by_hand, crash, launch, ports, probe, process, reattach, scopes
+from llmgw.agent.containers import Containers
 from llmgw.agent.devices import Devices
+from llmgw.agent.explain import TAIL_BYTES, explain
 from llmgw.agent.logs import Logs
-from llmgw.agent.placeholders import Filler, PlaceholderError, redacted, values_of
-from llmgw.core.types.messages import Compute
+from llmgw.agent.oom import Ooms
+from llmgw.agent.placeholders import (
+    Filler,
+    PlaceholderError,
+    redacted,
+    values_of,
+)
+from llmgw.core.supervise.claims import misordered
+from llmgw.core.types.by_hand import ByHand
+from llmgw.core.types.messages import Take
 from llmgw.core.types.node import (
     Event,
     Exited,
     Identified,
+    Knocked,
     NodeFacts,
-    Probed,
     Spawned,
     SpawnFailed,
     TreeSeen,
@@ -38,8 +47,6 @@ from llmgw.core.types.record import Key, Record
 from llmgw.errors import LlmgwError
 
 log = structlog.get_logger()
-#: How much of a log is read for where the model was put: llama.cpp says it early, and warns a lot before.
-COMPUTE_LOG_BYTES = 256 * 1024
 #: What makes a start fail now and perhaps not later: no memory, no process, no descriptor, no space.
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 WATCH_AGAIN_S = 1.0
@@ -69,7 +76,10 @@ class Performer:
         self.pidfds: dict[Key, int] = {}
         self.known: dict[Key, process.Pids] = {}
         self.secrets: dict[Key, frozenset[str]] = {}
-        self.marked: dict[int, process.Mark] = {}
+        self.seen: process.Marks = {}
+        self.dead: frozenset[int] = frozenset()
+        self.ooms = Ooms()
+        self.containers = Containers(self)
 
     # ------------------------------------------------ spawn
 
@@ -83,7 +93,7 @@ class Performer:
                 return SpawnFailed(
                     key=key, attempt=attempt, error=f"port {port} is in use by {who}", fatal=True
                 )
-            prepared = launch.prepare(record, self.facts, fill)
+            prepared = launch.prepare(record, self.facts, fill, self.devices.last.gpus or ())
         except LlmgwError as e:
             error = f"{e.message} - {e.hint}" if e.hint else e.message
             said = redacted(error, frozenset(fill.secrets))
@@ -111,6 +121,7 @@ class Performer:
         self.known[key] = {child.pid: ticks}
         self.secrets[key] = frozenset(fill.secrets)
         self._watch(record, child.pid, ticks)
+        self.tasks.create_task(scopes.keep(record, child.pid))
         return Spawned(
             key=key,
             attempt=attempt,
@@ -168,16 +179,21 @@ class Performer:
     def _ended(self, record: Record) -> None:
         """Its session is looked at while the dead leader still keeps its number taken; then it is reaped."""
         self._unwatch(record.key)
-        shard, said = record.start.shard, ""
+        shard, left = record.start.shard, ""
         try:
             self._tree(record, self._survey())
-            said = redacted(self.logs.last_line(shard), self.secrets_of(record))
+            if not record.by_hand:  # its last words went elsewhere
+                left = self.logs.end(shard, TAIL_BYTES)
         except OSError as e:  # its end is told all the same
             log.warning("cannot look at what an engine left", shard=shard, error=str(e))
         child = self.children.pop(record.key, None)
         code = None if child is None else child.wait()
         crash.here("after-reap")
-        self.post(Exited(key=record.key, attempt=record.attempt, code=code, last_line=said))
+        program = next(iter(record.start.command), "the engine")
+        said = redacted(explain(program, code, left), self.secrets_of(record))
+        oom = self.ooms.recent()
+        key, attempt = record.key, record.attempt
+        self.post(Exited(key=key, attempt=attempt, code=code, last_line=said, out_of_memory=oom))
 
     # ------------------------------------------------ looking and signalling
 
@@ -209,29 +225,55 @@ class Performer:
             return False
 
     def _survey(self) -> reattach.Survey:
-        survey = reattach.Survey(self.facts.node_id, self.marked)
-        self.marked = {m.stat.pid: m for marks in survey.marks.values() for m in marks}
+        survey = reattach.Survey(self.facts.node_id, self.seen)
+        self.seen = survey.seen
         return survey
 
     def _tree(self, record: Record, survey: reattach.Survey) -> process.Tree:
         """Remembers members while they are provable, for the time when their leader is gone."""
         known = self.known.setdefault(record.key, {})
         marks = survey.marks.get(record.key, [])
-        tree = process.tree_of(record.pid or 0, record.start_ticks, known, marks, survey.stats)
+        tree = by_hand.tree_of(record, known, marks, survey.stats)
         known.update(tree.alive)
         return tree
 
     def _members(self, record: Record) -> process.Tree:
-        """The session only, without a look into everybody's environment."""
+        """Without a look into everybody's environment."""
+        if self.containers.mine(record):
+            return process.Tree(self.containers.members(record.key), (), "same")
         known = self.known.get(record.key, {})
         stats = process.all_stats()
-        return process.tree_of(record.pid or 0, record.start_ticks, known, [], stats)
+        return by_hand.tree_of(record, known, [], stats)
+
+    def reap(self) -> None:
+        """Orphans of engines that ended (`process.adopt_orphans`).
+
+        Not what is waited for in another place, which loses its exit code when we wait first: only who was a zombie at
+        the last heartbeat already is nobody's.
+        """
+        try:
+            dead = process.dead_children() - {child.pid for child in self.children.values()}
+        except OSError as e:
+            log.warning("cannot look for dead orphans", error=str(e))
+            return
+        for pid in dead & self.dead:
+            with contextlib.suppress(ChildProcessError):
+                _, status = os.waitpid(pid, os.WNOHANG)
+                code = os.waitstatus_to_exitcode(status)
+                log.info("an orphan of an engine had ended", pid=pid, code=code)
+        self.dead = dead
 
     def remember_trees(self, records: dict[Key, Record]) -> None:
         """Now and then, so that the children of an engine that is not our child are known when it dies."""
+        self.ooms.note()
+        self.containers.remember()
         running = [r for r in records.values() if r.watch.verified and not r.watch.gone]
+        running = [r for r in running if not self.containers.mine(r)]
         if not running:
             return
+        for record in running:
+            if record.key not in self.pidfds and record.pid and not record.watch.exited:
+                self._watch(record, record.pid, record.start_ticks)  # nobody would see its end
         try:
             survey = self._survey()
             for record in running:
@@ -247,57 +289,84 @@ class Performer:
         if pid is not None and (seen.leader == "same" or seen.pid is not None):
             found = replace(record, pid=pid, start_ticks=ticks)
             asyncio.get_running_loop().call_soon(self._watch, found, pid, ticks)
+            if record.by_hand:
+                self._settle_in(record, survey or self._survey())
+            else:
+                self.tasks.create_task(scopes.keep(found, pid))
         return seen
+
+    def _settle_in(self, record: Record, survey: reattach.Survey) -> None:
+        """Of a taken-over one: who descends from it is known from now on, and its log says where its output is."""
+        try:
+            self._tree(record, survey)
+            self.logs.note(
+                record.start.shard,
+                f"llmgw: pid {record.pid} was started by hand and taken over, its output goes to "
+                f"{by_hand.output_of(record.pid or 0)}",
+            )
+        except OSError as e:
+            log.warning("cannot note a taken-over engine", shard=record.start.shard, error=str(e))
+
+    async def examine(self, take: Take) -> ByHand:
+        """The process that a `Take` names, as it is just now."""
+        start, last = take.start, self.devices.last
+        no = misordered(start)
+        if no is not None:
+            return ByHand(error=no[2])
+        record = Record(start=start, by_hand=True)
+        fill = self.filler(record)
+        try:
+            weights = fill.shown(start.weights)
+        except LlmgwError as e:
+            return ByHand(error=e.message)
+        uses: dict[int, tuple[str, ...]] = {}
+        for use in last.uses:
+            uses[use.pid] = (*uses.get(use.pid, ()), use.gpu)
+        gpus = None if last.gpus is None else uses
+        seen = await asyncio.to_thread(by_hand.examine, take, self.facts.address, gpus)
+        if seen.error or not seen.start_ticks:
+            return seen
+        health = await probe.health(self.facts.address, start.port, start.health)
+        return replace(
+            seen,
+            weights=weights,
+            values=dict(fill.values),
+            health=health.outcome,
+            health_detail=redacted(health.detail, frozenset({seen.api_key})),
+        )
 
     def forget(self, key: Key) -> None:
         self._unwatch(key)
+        self.containers.forget(key)
         for table in (self.children, self.known, self.secrets):
             table.pop(key, None)
 
     # ------------------------------------------------ what takes time
 
-    def probe(self, record: Record, *, check: bool) -> None:
-        self.tasks.create_task(self._probe(record, check=check))
+    def probe(self, record: Record, *, check: bool, token: bool = False) -> None:
+        self.tasks.create_task(self._probe(record, check=check, token=token))
 
-    async def _probe(self, record: Record, *, check: bool) -> None:
-        start, host = record.start, self.facts.address
-        seen = await probe.health(host, start.port, start.health)
-        if seen.outcome == "ok" and check and start.ready.token:
-            name = start.served_name or start.model
-            seen = await probe.one_token(host, start.port, name, record.api_key)
-        owner: Literal["", "ours", "other"] = ""
-        whose, compute = "", None
-        if seen.outcome == "ok" and check:
-            try:
-                # Mostly it is the leader's own; a look at every process would make a newcomer wait.
-                owner, whose = ports.owner(start.port, host, [record.pid or 0])
-                if owner == "other":
-                    owner, whose = ports.owner(start.port, host, self._members(record).alive)
-                compute = self._compute(record)
-            except (OSError, ValueError) as e:  # its log may hold anything
-                log.warning("cannot see its listener or its log", shard=start.shard, error=str(e))
-        self.post(
-            Probed(
-                key=record.key,
-                attempt=record.attempt,
-                outcome=seen.outcome,
-                detail=whose or redacted(seen.detail, self.secrets_of(record)),
-                progress=seen.progress,
-                owner=owner,
-                compute=compute,
-            )
+    async def _probe(self, record: Record, *, check: bool, token: bool) -> None:
+        self.post(await asking.asked(self, record, check=check, token=token))
+
+    def pids_of(self, record: Record) -> tuple[int, ...]:
+        return tuple(self._members(record).alive)
+
+    def knock(self, record: Record) -> None:
+        self.tasks.create_task(self._knock(record))
+
+    async def _knock(self, record: Record) -> None:
+        """At the addresses that the engine itself will be given (`${workers}`)."""
+        ranks = [p for p in record.start.peers if p.rank and p.rank != record.start.rank]
+        answers = await asyncio.gather(
+            *(probe.listens(p.fabric_address or p.address, p.port) for p in ranks)
         )
-
-    def _compute(self, record: Record) -> Compute | None:
-        """What the engine says; where it does not say the bytes, what the driver lists."""
-        head = self.logs.head(record.start.shard, COMPUTE_LOG_BYTES)
-        said = parse(record.start.compute, head)
-        if not self.devices.last.uses or (said is not None and said.gpu_bytes is not None):
-            return said
-        listed = self.devices.bytes_of(self._members(record).alive)
-        if listed is None:
-            return said
-        return replace(said or Compute(), gpu_bytes=listed)
+        missing = tuple(
+            f"rank {p.rank} on {p.node} at {p.fabric_address or p.address}:{p.port}: {why}"
+            for p, why in zip(ranks, answers, strict=True)
+            if why
+        )
+        self.post(Knocked(key=record.key, attempt=record.attempt, missing=missing))
 
     def measure(self, record: Record, records: Callable[[], dict[Key, Record]]) -> None:
         self.tasks.create_task(self._measure(record, records))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmgw.core.types.messages import Gpu
+from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
 from llmgw.errors import LlmgwError
@@ -82,6 +82,12 @@ def redacted(text: str, secrets: frozenset[str]) -> str:
     return text
 
 
+def fabric_address(start: Start, facts: NodeFacts) -> str:
+    """Where the other ranks reach this one: its address on the group's fabric, else the node's own."""
+    fabric = facts.fabrics.get(start.fabric)
+    return (fabric.address if fabric else "") or facts.address
+
+
 def values_of(
     record: Record, facts: NodeFacts, gpus: tuple[Gpu, ...], state_dir: Path, log_path: Path
 ) -> dict[str, str]:
@@ -91,7 +97,6 @@ def values_of(
     peers = sorted(start.peers, key=lambda p: p.rank)
     leader = peers[0] if peers else None
     meet = start.ports.get("group", 0) or (leader.group_port if leader else 0)
-    fabric = facts.fabrics.get(start.fabric)
     return {
         "port": str(start.port),
         "host": facts.address,
@@ -107,7 +112,7 @@ def values_of(
         "workers": ",".join(f"{p.fabric_address or p.address}:{p.port}" for p in peers if p.rank),
         "node": facts.node,
         "node_addr": facts.address,
-        "fabric_addr": (fabric.address if fabric else "") or facts.address,
+        "fabric_addr": fabric_address(start, facts),
         "hcas": ",".join(start.hcas),
         "replica": start.replica,
         "shard": start.shard,

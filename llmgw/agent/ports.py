@@ -1,23 +1,25 @@
 """Is a port free, and whose listener is on it (A45, F69, F70)? May not choose a port.
 
 A plain bind, without SO_REUSEADDR or SO_REUSEPORT, fails on every port that anybody listens on. It also fails for a
-minute after an engine died with open connections (TIME_WAIT): that is nobody's use, and would block every restart in
-place.
+minute after an engine died with open connections (TIME_WAIT, and FIN_WAIT2 while the other end lives): they are
+nobody's, and would block every restart.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from llmgw.agent.process import PROC, command_line
 
-LISTEN, TIME_WAIT = "0A", "06"
+LISTEN = "0A"
 TABLES = ("net/tcp", "net/tcp6")
 
 
@@ -39,12 +41,12 @@ def busy(ports: Iterable[int]) -> dict[int, str]:
 def free(port: int) -> bool:
     if _binds(port):
         return True
-    waiting = any(s.port == port and s.state == TIME_WAIT for s in sockets())
-    return waiting and _binds(port, reuse=True)
+    orphans = any(s.state != LISTEN and not s.inode for s in sockets(port))
+    return orphans and _binds(port, reuse=True)
 
 
 def _binds(port: int, *, reuse: bool = False) -> bool:
-    """Bind it on every address: the strictest question. With `reuse` TIME_WAIT does not count, a listener does."""
+    """Bind it on every address: the strictest question. With `reuse` orphans do not count, a listener does."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         try:
@@ -56,16 +58,37 @@ def _binds(port: int, *, reuse: bool = False) -> bool:
     return True
 
 
-def sockets() -> Iterator[Socket]:
-    """All TCP sockets of this network namespace."""
+def sockets(
+    local: int | None = None, read: Callable[[Path], str] = Path.read_text
+) -> Iterator[Socket]:
+    """All TCP sockets of this network namespace, or those of one local port: a busy host has tens of thousands."""
+    wanted = "" if local is None else f":{local:04X} "
     for table in TABLES:
         path = PROC / table
         if not path.exists():
             continue
-        for line in path.read_text().splitlines()[1:]:
+        for line in read(path).splitlines()[1:]:
+            if wanted not in line:
+                continue
             fields = line.split()
             address, _, port = fields[1].rpartition(":")
-            yield Socket(_address(address), int(port, 16), fields[3], int(fields[9]))
+            if local in (None, int(port, 16)):
+                yield Socket(_address(address), int(port, 16), fields[3], int(fields[9]))
+
+
+#: The tables as they were read in this turn of the event loop.
+_turn: dict[Path, str] = {}
+
+
+def _once_a_turn(table: Path) -> str:
+    """Fifty engines that answered together are one look at the table: it takes the kernel milliseconds to write it."""
+    if table in _turn:
+        return _turn[table]
+    text = table.read_text()
+    with contextlib.suppress(RuntimeError):  # without a loop there are no turns
+        asyncio.get_running_loop().call_soon(_turn.clear)
+        _turn[table] = text
+    return text
 
 
 def _address(raw: str) -> str:
@@ -78,12 +101,17 @@ def _address(raw: str) -> str:
 
 def listeners(port: int, address: str) -> list[Socket]:
     """Those that would get a connection to this address and port: the kernel prefers the closest binding."""
-    there = [s for s in sockets() if s.port == port and s.state == LISTEN]
+    there = [s for s in sockets(port, _once_a_turn) if s.state == LISTEN]
     for bound in (address, "0.0.0.0", "::"):  # noqa: S104  compared with, not bound
         closest = [s for s in there if s.address == bound]
         if closest:
             return closest
     return []
+
+
+def listened(port: int, address: str) -> bool:
+    """Whether somebody takes connections there, without making one."""
+    return bool(listeners(port, _numeric(address)))
 
 
 def owner(port: int, address: str, ours: Iterable[int]) -> Owner:
@@ -98,7 +126,7 @@ def owner(port: int, address: str, ours: Iterable[int]) -> Owner:
 
 def holder(port: int) -> str:
     """Who has a port, as far as we may see."""
-    found = {s.inode for s in sockets() if s.port == port and s.inode}
+    found = {s.inode for s in sockets(port) if s.inode}
     return _holder_of(found) or "a process that this user may not see"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 
@@ -36,12 +37,54 @@ async def health(host: str, port: int, path: str) -> Outcome:
     return await _asked(host, port, _get(host, port, path, ""), TIMEOUT_S)
 
 
-async def one_token(host: str, port: int, model: str, api_key: str) -> Outcome:
+def listened_to(there: bool) -> Outcome:  # noqa: FBT001 - the one fact there is
+    """Of a worker that speaks no HTTP; it is not connected to, for it may take one client at a time."""
+    return Outcome("ok") if there else Outcome("refused", "nothing listens on its port")
+
+
+async def listens(host: str, port: int) -> str:
+    """Why no connection is to be had there, or ""; it is closed again at once."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return f"no answer in {TIMEOUT_S:g} s"
+    except ConnectionRefusedError:
+        return "connection refused"
+    except OSError as e:  # asyncio puts words of its own into `strerror`
+        return os.strerror(e.errno).lower() if e.errno else str(e)
+    writer.close()
+    return ""
+
+
+async def one_token(
+    host: str, port: int, model: str, api_key: str, timeout_s: float = TOKEN_TIMEOUT_S
+) -> Outcome:
     """Does it really generate? `/health` is 200 while a rank is dead (engines.md 5)."""
-    body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1}).encode()
-    head = _head("POST", host, port, "/v1/completions", api_key)
-    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return await _asked(host, port, head.encode() + body, TOKEN_TIMEOUT_S)
+    body = {"model": model, "prompt": "1", "max_tokens": 1}
+    request = _post(host, port, "/v1/completions", api_key, body)
+    return await _asked(host, port, request, timeout_s)
+
+
+async def load(host: str, port: int, path: str, model: str, timeout_s: float) -> Outcome:
+    """Ollama loads with its first request; one without a prompt loads and generates nothing (docs.ollama.com, FAQ).
+
+    It is waited for to the end, for a load is aborted when its client goes away. 400 is a model that only embeds: it
+    loads with the first request that is one for it.
+    """
+    request = _post(host, port, path, "", {"model": model, "stream": False})
+    seen = await _asked(host, port, request, timeout_s)
+    only_embeds = seen.detail.startswith(f"HTTP {HTTPStatus.BAD_REQUEST:d}")
+    return Outcome("ok") if only_embeds else seen
+
+
+async def said(host: str, port: int, path: str) -> str:
+    """What it answers there; "" where it does not."""
+    try:
+        answer = await fetch(host, port, path, "")
+    except (TimeoutError, *BROKEN):
+        return ""
+    return answer.body.decode(errors="replace") if answer.status == HTTPStatus.OK else ""
 
 
 async def fetch(host: str, port: int, path: str, api_key: str) -> Answer:
@@ -62,14 +105,21 @@ async def _asked(host: str, port: int, request: bytes, timeout_s: float) -> Outc
         return Outcome("failed", str(e) or type(e).__name__)
     if answer.status // 100 == 2:  # noqa: PLR2004  2xx
         return Outcome("ok")
-    message, progress = _said(answer.body)
+    message = _message(answer.body)
     if answer.status == HTTPStatus.SERVICE_UNAVAILABLE and "loading" in message.lower():
-        return Outcome("loading", message, progress)
+        return Outcome("loading", message)
     return Outcome("failed", f"HTTP {answer.status}{f': {message}' if message else ''}")
 
 
 def _get(host: str, port: int, path: str, api_key: str) -> bytes:
     return f"{_head('GET', host, port, path, api_key)}\r\n".encode()
+
+
+def _post(host: str, port: int, path: str, api_key: str, content: dict[str, Any]) -> bytes:
+    body = json.dumps(content).encode()
+    head = _head("POST", host, port, path, api_key)
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def _head(method: str, host: str, port: int, path: str, api_key: str) -> str:
@@ -115,15 +165,11 @@ def _dechunked(raw: bytes) -> bytes:
     return out
 
 
-def _said(body: bytes) -> tuple[str, float | None]:
-    """The message of an error body, and a load's progress where it is told (0 to 1)."""
+def _message(body: bytes) -> str:
+    """What an error body says."""
     try:
         plain: Any = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return body[:120].decode(errors="replace").strip(), None
+        return body[:120].decode(errors="replace").strip()
     error = plain.get("error", plain) if isinstance(plain, dict) else plain
-    if not isinstance(error, dict):
-        return str(error)[:120], None
-    progress = error.get("progress")
-    known = isinstance(progress, float) and 0.0 <= progress <= 1.0
-    return str(error.get("message", ""))[:120], progress if known else None
+    return str(error.get("message", "") if isinstance(error, dict) else error)[:120]

@@ -7,12 +7,15 @@ doubt, never a target. May not decide what evidence means.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from llmgw.core.supervise.claims import is_key
@@ -21,6 +24,9 @@ from llmgw.core.types.record import Key
 PROC = Path("/proc")
 #: In place of a state: who we may not look at (hidepid), so neither dead nor anybody we know (F45).
 UNSEEN = "?"
+#: After so long a process that was just forked has become what it was forked for.
+GROWN_S = 10.0
+PR_SET_CHILD_SUBREAPER = 36
 #: pid -> start ticks
 Pids = dict[int, int]
 
@@ -55,26 +61,50 @@ def boot_id() -> str:
 def read_stat(pid: int) -> Stat | None:
     """None where there is no such process. The name may hold spaces and brackets: fields count after the last ')'."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        raw = _read(pid, "stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    head, _, tail = text.rpartition(")")
+    head, _, tail = raw.rpartition(b")")
     fields = tail.split()
     return Stat(
         pid=pid,
-        comm=head.partition("(")[2],
-        state=fields[0],
+        comm=head.partition(b"(")[2].decode(errors="replace"),
+        state=fields[0].decode(),
         ppid=int(fields[1]),
         sid=int(fields[3]),
         ticks=int(fields[19]),
     )
 
 
-def all_stats() -> dict[int, Stat]:
+def _read(pid: int, name: str) -> bytes:
+    """Without a Path and a decoder: it is done for every process of the host, again and again."""
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read()
+
+
+class Stats(dict[int, Stat]):
+    """All processes by pid; who is in whose session, and whose child, is worked out once for all shards that ask."""
+
+    @cached_property
+    def sessions(self) -> dict[int, list[Stat]]:
+        return self._by(lambda s: s.sid)
+
+    @cached_property
+    def children(self) -> dict[int, list[Stat]]:
+        return self._by(lambda s: s.ppid)
+
+    def _by(self, what: Callable[[Stat], int]) -> dict[int, list[Stat]]:
+        found: dict[int, list[Stat]] = {}
+        for stat in self.values():
+            found.setdefault(what(stat), []).append(stat)
+        return found
+
+
+def all_stats() -> Stats:
     """Other users' processes may be hidden from us; any other trouble is told, for what is not seen counts as gone."""
     pids = (int(p) for p in os.listdir(PROC) if p.isdecimal())  # noqa: PTH208  names only, and of thousands
     found = ((pid, _stat_or_unseen(pid)) for pid in pids)
-    return {pid: stat for pid, stat in found if stat is not None}
+    return Stats((pid, stat) for pid, stat in found if stat is not None)
 
 
 def _stat_or_unseen(pid: int) -> Stat | None:
@@ -90,7 +120,7 @@ def environ(pid: int) -> dict[str, str]:
     Any other trouble is told: without its markers an engine of ours counts as gone, and is started twice.
     """
     try:
-        raw = (PROC / str(pid) / "environ").read_bytes()
+        raw = _read(pid, "environ")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return {}
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
@@ -100,7 +130,7 @@ def environ(pid: int) -> dict[str, str]:
 def words(pid: int) -> list[str]:
     """The arguments it was started with, or has written over them since."""
     try:
-        raw = (PROC / str(pid) / "cmdline").read_bytes()
+        raw = _read(pid, "cmdline")
     except OSError:
         return []
     return [os.fsdecode(word) for word in raw.removesuffix(b"\0").split(b"\0")] if raw else []
@@ -127,28 +157,60 @@ def marked_as(env: Mapping[str, str], node_id: str) -> Key | None:
 
 
 class Mark(NamedTuple):
+    """A process as it was looked at; `env` is empty where it does not carry our markers."""
+
     stat: Stat
     env: dict[str, str]
 
 
-def sweep(
-    node_id: str, stats: Mapping[int, Stat], before: Mapping[int, Mark] | None = None
-) -> dict[Key, list[Mark]]:
-    """All live processes that carry this agent's markers, oldest first; never the agent itself.
+#: pid -> what was seen there
+Marks = Mapping[int, Mark]
 
-    What was marked `before` is not read again: the environment of a process that hangs in the kernel with its memory
-    locked may be waited for without end, and the agent with it (F67).
+
+def look(node_id: str, stats: Stats, before: Marks = MappingProxyType({})) -> dict[int, Mark]:
+    """Every live process but the agent itself, with the environment of those that carry this agent's markers.
+
+    What was looked at `before` is not read again: the environment of a process that hangs in the kernel with its memory
+    locked may be waited for without end, and the agent with it (F67); and a host may have thousands. Markers come with
+    an exec, so of what has none, the young and those that go by another name since are looked at anew.
     """
-    before = before or {}
-    found: dict[Key, list[Mark]] = {}
-    for stat in sorted(stats.values(), key=lambda s: s.ticks):
-        if not stat.live or stat.pid == os.getpid() or not _same_user(stat.pid):
+    me, grown = os.getpid(), _ticks_now() - GROWN_S * os.sysconf("SC_CLK_TCK")
+    seen: dict[int, Mark] = {}
+    for pid, stat in stats.items():
+        if not stat.live or pid == me:
             continue
-        known = before.get(stat.pid)
-        env = known.env if known and known.stat.ticks == stat.ticks else environ(stat.pid)
-        key = marked_as(env, node_id)
+        known = before.get(pid)
+        if known is None or not _still(known, stat, grown):
+            env = environ(pid) if _same_user(pid) else {}
+            known = Mark(stat, env if marked_as(env, node_id) else {})
+        seen[pid] = Mark(stat, known.env)
+    return seen
+
+
+def _still(known: Mark, stat: Stat, grown: float) -> bool:
+    """It is the process that was looked at, and its environment the same."""
+    if known.stat.ticks != stat.ticks:
+        return False
+    return bool(known.env) or (known.stat.comm == stat.comm and stat.ticks < grown)
+
+
+def _ticks_now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+
+
+def sweep(
+    node_id: str, stats: Stats, before: Marks = MappingProxyType({})
+) -> dict[Key, list[Mark]]:
+    """All live processes that carry this agent's markers, oldest first; never the agent itself."""
+    return by_shard(node_id, look(node_id, stats, before))
+
+
+def by_shard(node_id: str, seen: Marks) -> dict[Key, list[Mark]]:
+    found: dict[Key, list[Mark]] = {}
+    for mark in sorted((m for m in seen.values() if m.env), key=lambda m: m.stat.ticks):
+        key = marked_as(mark.env, node_id)
         if key is not None:
-            found.setdefault(key, []).append(Mark(stat, env))
+            found.setdefault(key, []).append(mark)
     return found
 
 
@@ -165,7 +227,7 @@ def tree_of(
     ticks: int,
     known: Mapping[int, int],
     marks: list[Mark],
-    stats: Mapping[int, Stat],
+    stats: Stats,
 ) -> Tree:
     """The processes of the shard whose leader is, or was, `pid`.
 
@@ -178,19 +240,64 @@ def tree_of(
     same = leader is not None and leader.ticks == ticks
     alive = {m.stat.pid: m.stat.ticks for m in marks}
     doubtful = []
-    for stat in stats.values():
+    candidates = [stats[member] for member in known if member in stats]
+    candidates += stats.sessions.get(pid, []) if pid else []
+    for stat in {s.pid: s for s in candidates}.values():
         if not stat.live or stat.pid in alive:
             continue
         if (same and stat.sid == pid) or known.get(stat.pid) == stat.ticks:
             alive[stat.pid] = stat.ticks
         elif leader is None and pid and stat.sid == pid:
             doubtful.append(stat.pid)
+    born = descendants([stats[member] for member in alive if member in stats], stats)
+    alive |= {s.pid: s.ticks for s in born if s.live}
     if same and leader is not None and leader.live:
         return Tree(alive, tuple(doubtful), "same")
     if leader is not None and not same:
         who = f"pid {pid} is another process now ({leader.comm}, start ticks {leader.ticks}, not {ticks})"
         return Tree(alive, tuple(doubtful), "other", who)
     return Tree(alive, tuple(doubtful), "absent", f"no process {pid}" if pid else "")
+
+
+def descendants(roots: Iterable[Stat], stats: Stats) -> Iterator[Stat]:
+    """By their parents, each of which is there still: a number given out anew in between has another start.
+
+    So a worker is found that has neither its parent's session nor its environment, while its parent lives.
+    """
+    waiting, seen = list(roots), {s.pid for s in roots}
+    while waiting:
+        parent = waiting.pop()
+        mine = [s for s in stats.children.get(parent.pid, ()) if s.pid not in seen]
+        now = _stat_or_unseen(parent.pid) if mine else None
+        if now is None or now.ticks != parent.ticks:
+            continue
+        for child in mine:
+            if child.ticks >= parent.ticks:
+                seen.add(child.pid)
+                waiting.append(child)
+                yield child
+
+
+def adopt_orphans() -> str:
+    """Become the parent of what our engines' processes leave behind (PR_SET_CHILD_SUBREAPER, prctl(2)); "" or why not.
+
+    In a container without an init nobody else would reap them. It ends with this process and is not inherited: after an
+    agent's death its engines and their orphans are init's, and the next agent's are its own again.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0:
+        return ""
+    return os.strerror(ctypes.get_errno())
+
+
+def dead_children() -> frozenset[int]:
+    """Our zombies, whoever ought to wait for them. One call where there is none."""
+    try:
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return frozenset()
+    except ChildProcessError:
+        return frozenset()
+    return frozenset(s.pid for s in all_stats().children.get(os.getpid(), ()) if not s.live)
 
 
 def open_pidfd(pid: int, ticks: int) -> int | None:

@@ -5,13 +5,23 @@ Also takes up engines whose record is gone, by their markers (design.md 3). May 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
+from types import MappingProxyType
 
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import markers
-from llmgw.agent.process import Mark, Pids, Stat, all_stats, started_at, sweep, tree_of, words
+from llmgw.agent import by_hand, markers
+from llmgw.agent.process import (
+    Mark,
+    Marks,
+    Pids,
+    all_stats,
+    by_shard,
+    look,
+    started_at,
+    words,
+)
 from llmgw.core.types.node import Identified, Told
 from llmgw.core.types.record import Key, Record
 
@@ -21,9 +31,10 @@ log = structlog.get_logger()
 class Survey:
     """All processes, seen once, and which of them carry our markers."""
 
-    def __init__(self, node_id: str, before: Mapping[int, Mark] | None = None) -> None:
-        self.stats: Mapping[int, Stat] = all_stats()
-        self.marks = sweep(node_id, self.stats, before)
+    def __init__(self, node_id: str, before: Marks = MappingProxyType({})) -> None:
+        self.stats = all_stats()
+        self.seen = look(node_id, self.stats, before)
+        self.marks = by_shard(node_id, self.seen)
 
 
 def evidence(record: Record, node_id: str, known: Pids, survey: Survey | None = None) -> Identified:
@@ -36,7 +47,7 @@ def evidence(record: Record, node_id: str, known: Pids, survey: Survey | None = 
 
 def _evidence(record: Record, known: Pids, survey: Survey) -> Identified:
     marks = survey.marks.get(record.key, [])
-    tree = tree_of(record.pid or 0, record.start_ticks, known, marks, survey.stats)
+    tree = by_hand.tree_of(record, known, marks, survey.stats)
     leader = _leader(marks) if record.pid is None else None
     own = {record.pid, leader.stat.pid if leader else None}
     # Of whatever is left of it: without its GPUs nobody waits for their memory (F65).

@@ -20,7 +20,7 @@ import uvicorn
 from typing_extensions import override
 
 import llmgw
-from llmgw.agent import api, crash, ports, process, reattach
+from llmgw.agent import api, container_evidence, crash, ports, process, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -32,10 +32,11 @@ from llmgw.agent.perform import Performer
 from llmgw.agent.settings import AgentSettings
 from llmgw.core.supervise import initial_state
 from llmgw.core.supervise.claims import NAME
-from llmgw.core.types.messages import Capacity
+from llmgw.core.types.messages import Capacity, Foreign
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
+from llmgw.systemd import Service
 
 log = structlog.get_logger()
 
@@ -144,17 +145,25 @@ class _Agent:
         self.logs = Logs(settings.state_dir)
         self.journal = Journal(settings.state_dir)
         self.devices = Devices(gpus, identity.node_id)
+        self.service = Service()
         self.stopped_by: signal.Signals | None = None
 
     async def live(self, listener: socket.socket | None) -> int:
         address = "" if listener is None else _name(listener)
         facts = facts_of(self.settings, self.identity, address)
+        if why := process.adopt_orphans():
+            log.warning("what engines leave behind is not ours to reap", why=why)
         survey = reattach.Survey(facts.node_id)
         loaded = self.journal.load(self.identity.boot_before)
         crash.here("after-load")
         released = self.journal.released(facts.boot_id)
-        found = reattach.orphans(loaded.records, survey, facts.boot_id, released)
-        loop = Loop(initial_state(facts, (*loaded.records, *found), loaded.token), self.journal)
+        boxes = await container_evidence.first(
+            self.settings.state_dir, loaded.records, facts.node_id, survey.marks
+        )
+        found = container_evidence.orphans(loaded.records, boxes, facts.boot_id, released)
+        records = (*loaded.records, *found)
+        records += tuple(reattach.orphans(records, survey, facts.boot_id, released))
+        loop = Loop(initial_state(facts, records, loaded.token), self.journal)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._until_told(tasks)
@@ -166,13 +175,16 @@ class _Agent:
                     post=loop.post,
                     tasks=tasks,
                 )
+                performer.containers.first = boxes
                 loop.reattach(performer, survey)
+                performer.containers.settled(loop.state.records)
                 crash.here("after-reattach")
                 failed = self.identity.remember_boot(facts.boot_id)
                 crash.here("after-boot")
                 if failed:
                     log.warning(failed)
                 await self.devices.read()
+                await self.devices.look(frozenset())
                 loop.feed(self.devices.seen(loop.state.records, performer.known))
                 self._start(tasks, loop, performer, listener)
                 log.info(
@@ -183,6 +195,7 @@ class _Agent:
                     engines=len(_running(loop)),
                     gpus=None if loop.state.gpus is None else len(loop.state.gpus),
                 )
+                self.service.ready(f"{facts.node}, listens on {address or 'nothing'}")
         except* _ToldError:
             pass
         names = [r.start.shard for r in _running(loop)]
@@ -194,6 +207,7 @@ class _Agent:
 
         def tell(number: signal.Signals) -> None:
             self.stopped_by = number
+            self.service.stopping("ends, its engines keep running")
             told.set()
 
         loop = asyncio.get_running_loop()
@@ -220,7 +234,12 @@ class _Agent:
         links = [Link(loop, url, self.settings.token) for url in urls]
         loop.links = {link.url: link for link in links}
         reading = asyncio.Event()
-        loop.on_beat = reading.set
+
+        def beat() -> None:
+            reading.set()
+            self.service.alive()
+
+        loop.on_beat = beat
         tasks.create_task(loop.run())
         tasks.create_task(self._read_gpus(reading, loop, performer))
         for link in links:
@@ -235,7 +254,12 @@ class _Agent:
             await reading.wait()
             reading.clear()
             await self.devices.read()
-            loop.post(self.devices.seen(loop.state.records, performer.known))
+            await self.devices.look(_programs(loop))
+            seen = self.devices.seen(loop.state.records, performer.known)
+            news = _strangers(seen.foreign) != _strangers(loop.state.foreign)
+            loop.post(seen)
+            for link in loop.links.values() if news else ():
+                link.offer()  # it goes out once the loop has taken what was posted before
 
     def _view(self, loop: Loop, performer: Performer, links: list[Link]) -> api.View:
         settings = self.settings
@@ -258,6 +282,15 @@ async def _metrics(loop: Loop) -> tuple[bytes, str]:
 
 class _ToldError(Exception):
     """A signal asked us to end."""
+
+
+def _strangers(foreign: tuple[Foreign, ...]) -> set[tuple[int, str]]:
+    return {(f.pid, f.gpu) for f in foreign}
+
+
+def _programs(loop: Loop) -> frozenset[str]:
+    """What the controls' catalogs start."""
+    return frozenset(name for link in loop.links.values() for name in link.programs)
 
 
 def _running(loop: Loop) -> list[Record]:

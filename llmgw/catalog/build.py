@@ -83,6 +83,7 @@ class _Builder:
             lost_after_s=parse_duration(model.lost_after),
             on_change=model.on_change,
             max_unavailable=model.max_unavailable,
+            sticky_prefix_bytes=_prefix(model),
         )
 
     def _profiles(self, model: Section) -> Iterable[core.Profile]:
@@ -124,6 +125,7 @@ class _Builder:
                 node: fingerprint(process, entry)
                 for node, entry in {"default": "", **weights}.items()
             },
+            tuple(sorted(env.keys() - _env(override, own).keys())),
         )
 
     def _unknown_engine(self, own: Section, engine: str) -> None:
@@ -157,7 +159,11 @@ def _process(
 
 
 def _core(
-    profile: keys.Profile, engine: str, weights: dict[str, str], fingerprints: dict[str, str]
+    profile: keys.Profile,
+    engine: str,
+    weights: dict[str, str],
+    fingerprints: dict[str, str],
+    template_env: tuple[str, ...],
 ) -> core.Profile:
     return core.Profile(
         name=profile.name,
@@ -170,6 +176,7 @@ def _core(
         worker_args=profile.worker_args,
         start_order=_set(profile.start_order, ""),
         env=profile.env,
+        template_env=template_env,
         weights=weights,
         fingerprints=fingerprints,
         weight=profile.weight,
@@ -227,6 +234,10 @@ def _weights(weights: str | dict[str, str] | UnsetType) -> dict[str, str]:
 
 def _set(value: T | UnsetType, default: T) -> T:
     return default if isinstance(value, UnsetType) else value
+
+
+def _prefix(model: keys.Model) -> int | None:
+    return None if isinstance(model.sticky, UnsetType) else parse_size(model.sticky.prefix)
 
 
 def _seconds(text: str) -> float:

@@ -21,7 +21,7 @@ Effect = Literal["live", "next start", "restart", "added", "removed"]
 #: What the fingerprint covers: a difference here restarts, unless only a built-in template moved.
 _PROCESS = frozenset((*ARGV, "engine", "launcher", "image", "env", "weights", "nodes", "gpus"))
 _LIVE = frozenset({"weight", "drain_timeout_s"})
-_TOLD_APART = frozenset({"name", "profiles", "fingerprints", "models", "digest"})
+_TOLD_APART = frozenset({"name", "profiles", "fingerprints", "models", "digest", "template_env"})
 
 
 class Change(Struct, frozen=True, kw_only=True):

@@ -72,6 +72,10 @@ Text = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR)]
 Argument = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR, extra={"check": check_argument})]
 EnvText = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR, extra={"check": check_text})]
 Weights = Annotated[str, Meta(extra={"check": check_weights})]
+ImageName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][!-~]*$", extra={"what": "an image's name, like ghcr.io/a/b:1"}),
+]
 HttpPath = Annotated[str, Meta(pattern=r"^/[!-~]*$", extra={"what": "a path that begins with /"})]
 
 
@@ -118,7 +122,9 @@ class Restart(Keys, frozen=True):
 
 
 class Ready(Keys, frozen=True):
-    token: Annotated[bool, _doc("Readiness asks for one real token.")] = False
+    token: Annotated[
+        bool, _doc("Readiness asks for one real token, and again every 15 s while it is up.")
+    ] = False
     failures: Annotated[
         Positive, _doc("So many of the last `of` probes failing make it unhealthy.")
     ] = 3
@@ -192,7 +198,8 @@ class Engine(Keys, frozen=True):
         tuple[Argument, ...], _doc("Ranks above 0, where they are another program.", hint=_ARGV)
     ] = ()
     start_order: Annotated[
-        Literal["workers_first"] | UnsetType, _doc("When the workers must be up first.")
+        Literal["workers_first"] | UnsetType,
+        _doc("Rank 0 is started once every worker listens on its ${port}; default: all at once."),
     ] = UNSET
     env: Annotated[
         dict[EnvName, EnvText],
@@ -201,8 +208,8 @@ class Engine(Keys, frozen=True):
     health: Annotated[HttpPath, _doc("A 2xx answer here means ready.")] = "/health"
     ready: Annotated[Ready, _doc("When it counts as ready and as unhealthy.")] = Ready()
     compute: Annotated[
-        Literal["llama.cpp"] | UnsetType,
-        _doc("Which parser reads in the log where the model was put."),
+        Literal["llama.cpp", "vllm", "sglang", "ollama"] | UnsetType,
+        _doc("As which engine it says where the model was put, and how far its load is."),
     ] = UNSET
     upstream_key: Annotated[bool, _doc("The gateway sends Authorization: Bearer ${api_key}.")] = (
         False
@@ -220,9 +227,13 @@ class Profile(Engine, frozen=True, kw_only=True):
         Name | UnsetType, _doc("The command template; `args` are appended to its command.")
     ] = UNSET
     launcher: Annotated[
-        Literal["exec", "docker", "podman"], _doc("What starts it.", only=["exec"])
+        Literal["exec", "docker", "podman"],
+        _doc("What starts it: the command by itself, or an image by docker or podman."),
     ] = "exec"
-    image: Annotated[str | UnsetType, _doc("The container image, for docker and podman.")] = UNSET
+    image: Annotated[
+        ImageName | UnsetType,
+        _doc("For docker and podman; a command is appended to its entrypoint, an engine's is not."),
+    ] = UNSET
     args: Annotated[
         tuple[Argument, ...], _doc("Appended to the command; taken as written.", hint=_ARGV)
     ] = ()
@@ -273,7 +284,8 @@ class Model(Serving, frozen=True, kw_only=True):
     ] = UNSET
     listed: Annotated[bool, _doc("Whether /v1/models shows it.")] = True
     sticky: Annotated[
-        Sticky | UnsetType, _doc("Send like prompts to the same replica.", only=[])
+        Sticky | UnsetType,
+        _doc("Send prompts that begin alike to the same replica, for its cache."),
     ] = UNSET
     profiles: Annotated[
         tuple[Profile, ...],

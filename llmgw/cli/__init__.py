@@ -27,9 +27,11 @@ VERBS = {
     "clear": "clear",
     "forget": "stop",
     "catalog": "catalog",
+    "key": "key",
     "control": "daemons",
     "agent": "daemons",
     "gateway": "daemons",
+    "doctor": "doctor",
     "version": "about",
 }
 
@@ -67,7 +69,7 @@ def program(verbs: Iterable[str] = VERBS) -> typer.Typer:
     app.callback()(whole)
     for verb in verbs:
         module = import_module(f"llmgw.cli.{VERBS[verb]}")
-        if verb == "catalog":
+        if hasattr(module, "app"):
             app.add_typer(module.app, name=verb)
         else:
             app.command(verb)(getattr(module, verb))

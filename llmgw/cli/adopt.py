@@ -26,7 +26,17 @@ Json = dict[str, Any]
 
 def adopt(
     context: typer.Context,
+    engine: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NODE:PID]", help="Take over this engine, which somebody started by hand."
+        ),
+    ] = None,
     *,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", metavar="MODEL/PROFILE", help="With NODE:PID: what it is."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show; change nothing anywhere.")
     ] = False,
@@ -48,8 +58,17 @@ def adopt(
 
     Exit 0: nothing to do. 1: something would change. 3: a node did not answer. With control away the agents are
     asked: each at its own address, one on loopback at LLMGW_AGENT (default http://127.0.0.1:8802).
+
+    NODE:PID --as MODEL/PROFILE takes over an engine that somebody started by hand: it is compared with the profile,
+    fact by fact, and where all are alike it is llmgw's from then on. Nothing is restarted. Exit 1: something differs.
     """
     given = config.Given({"inventory": inventory, "catalog": catalog, "control": control})
+    if engine is not None or as_ is not None:
+        if catalog or report or inventory or allow_partial:
+            msg = "NODE:PID is taken over by the running control, with its own catalog"
+            raise UsageError(msg, "leave --catalog, --report, --inventory and --allow-partial out")
+        document = _taken_over(given, engine or "", as_ or "", dry_run=dry_run)
+        return _shown(context, document, "takeover", output)
     if report:
         document = _from_files(given, report, dry_run=dry_run, allow_partial=allow_partial)
     elif dry_run:
@@ -61,16 +80,37 @@ def adopt(
         body = {"allow_partial": allow_partial}
         peer = ask.first(ask.control(given))
         document = ask.post(peer, "/api/v1/adopt", body, timeout_s=ask.LONG_S)
+    return _shown(context, document, "plan", output)
+
+
+def _shown(context: typer.Context, document: Json, what: str, output: str) -> int:
     if output == "json":
         import json
 
         typer.echo(json.dumps(document, indent=2))
     else:
-        from llmgw.render import plan as words
+        from importlib import import_module
+
         from llmgw.render.page import look, show
 
+        words = import_module(f"llmgw.render.{what}")
         show(words.page(document), look(context.find_root().params["_color"]))
     return int(document["exit_code"])
+
+
+def _taken_over(given: config.Given, engine: str, wanted: str, *, dry_run: bool) -> Json:
+    node, _, pid = engine.rpartition(":")
+    example = "llmgw adopt box2:4242 --as MODEL/PROFILE"
+    if not node or not (pid.isascii() and pid.isdecimal()):
+        msg = f"{engine!r} is not NODE:PID" if engine else "--as says what, and not which engine"
+        raise UsageError(msg, f"{example}; `llmgw adopt --dry-run` lists engines that are not ours")
+    if not wanted:
+        msg = f"what {engine} is to be taken over as is not said"
+        raise UsageError(msg, example)
+    body = {"node": node, "pid": int(pid), "as": wanted, "dry_run": dry_run}
+    peer = ask.first(ask.control(given))
+    document: Json = ask.post(peer, "/api/v1/adopt", body, timeout_s=ask.LONG_S, only_looks=dry_run)
+    return document
 
 
 def _from_files(

@@ -40,6 +40,7 @@ def control(
     settle_timeout: options.SettleTimeout = None,
     keep_unknown: options.KeepUnknown = False,
     require_plan: options.RequirePlan = None,
+    workers: options.Workers = None,
     insecure: options.Insecure = False,
 ) -> int:
     """Run the control plane: it decides what runs where.
@@ -66,6 +67,7 @@ def control(
             settle_timeout_s=_seconds(given, "settle_timeout", "60s"),
             keep_unknown=given.switch("keep_unknown"),
             require_plan=given.text("require_plan", ""),
+            workers=_workers(given),
             token=config.token("LLMGW_TOKEN", file.parent / "token"),
             node_token=config.token("LLMGW_NODE_TOKEN", file.parent / "node-token"),
             insecure=given.switch("insecure"),
@@ -109,11 +111,11 @@ def agent(
     return run(
         AgentSettings(
             controls=given.items("control", [config.CONTROL_URL]),
-            node=given.text("node", _host_name()),
+            node=given.text("node", host_name()),
             state_dir=folder,
             address=where,
             listen=given.text("listen", str(config.Address(where, 8802))),
-            ports=_ports(given),
+            ports=port_range(given),
             pools=given.items("pool", ["default"]),
             labels=given.pairs("label"),
             fabrics=_fabrics(given),
@@ -132,19 +134,32 @@ def gateway(
     control: options.ControlUrls = None,
     listen: options.GatewayListen = None,
     insecure: options.Insecure = False,
+    workers: options.Workers = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder of the last route table.")] = None,
+    takeover: Annotated[
+        bool,
+        typer.Option(
+            "--takeover",
+            help="Take the place of the gateway of this state dir, which finishes what it has.",
+        ),
+    ] = False,
     listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None,
+    worker: Annotated[int | None, typer.Option("--worker", hidden=True)] = None,
 ) -> int:
     """Run a gateway: the OpenAI API for clients.
 
     TERM ends it once the requests in flight are done.
     """
     from llmgw.cli import log
-    from llmgw.gateway.main import run
-    from llmgw.gateway.settings import GatewaySettings
+    from llmgw.gateway.main import run, run_worker
+    from llmgw.gateway.settings import GatewaySettings, default_workers
 
-    given = config.Given({"control": control, "listen": listen, "insecure": insecure})
     log.configure()
+    if worker is not None:
+        return run_worker(worker)
+    given = config.Given(
+        {"control": control, "listen": listen, "insecure": insecure, "workers": workers}
+    )
     folder = state_dir or config.state_dir("gateway")
     return run(
         GatewaySettings(
@@ -152,10 +167,23 @@ def gateway(
             state_dir=folder,
             listen=None if listen_fd is not None else given.text("listen", config.GATEWAY_LISTEN),
             listen_fd=listen_fd,
+            takeover=takeover,
+            workers=_workers(given) or default_workers(),
             token=config.token("LLMGW_NODE_TOKEN", folder / "node-token"),
             insecure=given.switch("insecure"),
         )
     )
+
+
+def _workers(given: config.Given) -> int:
+    """0: not given."""
+    number = given.number("workers")
+    if number is None:
+        return 0
+    if number != int(number) or number < 1:
+        msg = f"--workers: {number:g} is no number of processes"
+        raise UsageError(msg, "1 or more; left out it is one per two cores")
+    return int(number)
 
 
 def _seconds(given: config.Given, key: str, default: str) -> float:
@@ -168,7 +196,7 @@ def _seconds(given: config.Given, key: str, default: str) -> float:
     return found
 
 
-def _host_name() -> str:
+def host_name() -> str:
     """The host's short name, as a name that agents and paths can take."""
     import re
     import socket
@@ -177,7 +205,7 @@ def _host_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", short).strip("-._")[:63] or "node"
 
 
-def _ports(given: config.Given) -> tuple[int, int]:
+def port_range(given: config.Given) -> tuple[int, int]:
     import re
 
     text = given.text("ports", "18000-18999")

@@ -49,7 +49,8 @@ def configure(*, debug: bool = False) -> None:
             lambda _logger, _name, event: line(event, terminal=terminal),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(Careful(sys.stderr)),  # type: ignore[arg-type]
+        # One write for a whole line: the workers of a gateway share the stream.
+        logger_factory=structlog.WriteLoggerFactory(Careful(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     handler = _Libraries()

@@ -59,6 +59,13 @@ Gateway = Annotated[
     str | None,
     typer.Option(help="HOST:PORT for clients. [env: LLMGW_GATEWAY] [default: 127.0.0.1:8800]"),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Gateway processes that serve clients. [env: LLMGW_WORKERS] "
+        "[default: one per two cores]"
+    ),
+]
 AgentState = Annotated[
     Path | None, typer.Option("--state-dir", help="Folder of the journal and the engines' logs.")
 ]

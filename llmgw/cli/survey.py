@@ -90,6 +90,7 @@ def plan(state: State, found: Found, *, source: str, allow_partial: bool) -> dic
         generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         allow_partial=allow_partial,
         nodes=state.nodes,
+        catalog=state.catalog,
     )
     _unasked(document, found.unasked)
     if not found.whole:

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from llmgw import __version__, catalog
-from llmgw.control import calls, looks, reloads, stops, verbs
+from llmgw.control import calls, keyring, keys, looks, reloads, stops, takeover, verbs
 from llmgw.control.guard import Guard, Tokens, body, refusal
 from llmgw.control.loop import Control
 from llmgw.control.metrics import exposition
@@ -108,7 +108,7 @@ class Api:
             ("GET", "/api/v1/status", self.status, "the fleet"),
             ("GET", "/api/v1/plan", self.plan, "what a restart of control would do"),
             ("POST", "/api/v1/plan", self.plan_for, "the same for a catalog in the body"),
-            ("POST", "/api/v1/adopt", self.adopt, "survey the fleet now"),
+            ("POST", "/api/v1/adopt", self.adopt, "survey the fleet now, or take an engine over"),
             ("GET", "/api/v1/events", self.story, "what happened; follow=1 streams"),
             ("GET", "/api/v1/leader", self.leader, "who leads"),
             ("GET", "/api/v1/catalog", self.catalog, "the catalog in use, redacted"),
@@ -121,6 +121,9 @@ class Api:
             ("POST", "/api/v1/replicas/{name}/stop", self.stop, "drain and stop a replica"),
             ("POST", "/api/v1/replicas/{name}/clear", self.clear, "forget failures"),
             ("POST", "/api/v1/nodes/{name}/forget", self.forget, "remove a node for good"),
+            ("GET", "/api/v1/keys", self.keys, "API keys of clients, without their secrets"),
+            ("POST", "/api/v1/keys", self.add_key, "make an API key; it is shown this once"),
+            ("POST", "/api/v1/keys/{name}/revoke", self.revoke_key, "an API key ends at once"),
             ("POST", "/api/v1/end", self.end, "drain and stop every engine"),
             ("POST", "/api/v1/shutdown", self.shutdown, "end control and its gateway"),
             ("GET", "/healthz", self.healthz, "the process answers"),
@@ -209,6 +212,8 @@ class Api:
 
     async def adopt(self, request: Request) -> Response:
         given = _object(await body(request))
+        if "pid" in given:
+            return _json(await takeover.takeover(self.control, **takeover.parsed(given)))
         partial = given.get("allow_partial") is True
         return _json(await looks.adopt(self.control, allow_partial=partial))
 
@@ -287,6 +292,15 @@ class Api:
 
     async def forget(self, request: Request) -> Response:
         return _json(await verbs.forget(self.control, request.path_params["name"]))
+
+    async def keys(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
+        return _json({"keys": keys.shown(self.control.keeper.keys)})
+
+    async def add_key(self, request: Request) -> Response:
+        return _json(await keyring.add(self.control, decode(await body(request), keys.Wanted)))
+
+    async def revoke_key(self, request: Request) -> Response:
+        return _json(await keyring.revoke(self.control, request.path_params["name"]))
 
     async def end(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         return _json(await verbs.end(self.control))

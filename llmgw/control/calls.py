@@ -59,6 +59,7 @@ async def register(control: Control, report: NodeReport, came_from: str) -> Regi
             lease=control.lease.name,
             protocol=PROTOCOL,
             read_only=session.read_only,
+            programs=control.catalogs.programs,
             verdicts=tuple(
                 {
                     "shard": v.shard.report.shard,
@@ -89,7 +90,8 @@ async def events(control: Control, message: Events) -> EventsReply:
     control.sessions.get(message.session)  # 410 before anything waits
     urgent = bool(message.shards or message.gone or message.refused)
     match: bool = await control.ask(lambda now: _changed(control, message, now), urgent=urgent)
-    return EventsReply(match=match, epoch=control.state.epoch)
+    programs = control.catalogs.programs
+    return EventsReply(match=match, epoch=control.state.epoch, programs=programs)
 
 
 def _changed(control: Control, message: Events, now: float) -> bool:
@@ -105,12 +107,15 @@ def _changed(control: Control, message: Events, now: float) -> bool:
             message.gpus,
             message.foreign,
             message.refused,
+            message.gpus_error,
         ),
         now,
     )
     crash("events_folded")
     for refusal in message.refused:
         control.teller.refused(session.node, refusal)
+        for hear in control.on_refusal:
+            hear(refusal)
         if refusal.reason == "two_leaders":
             control.rivals[session.node] = f"{session.node} obeys another control: {refusal.why}"
     if any(r.reason in _OTHER_EPOCH for r in message.refused):

@@ -11,6 +11,7 @@ from pathlib import Path
 from llmgw import catalog as catalogs
 from llmgw.control.crash import crash
 from llmgw.control.story import Story
+from llmgw.core import match
 from llmgw.core.types.catalog import Catalog
 from llmgw.errors import CatalogError, LlmgwError
 
@@ -24,6 +25,14 @@ class Catalogs:
         self.sources: dict[str, str] = {}
         self.error = ""
         self._story = story
+        self._programs: tuple[Catalog, tuple[str, ...]] = (self.catalog, ())
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """What the profiles in use start, for agents to know an engine by."""
+        if self._programs[0] is not self.catalog:
+            self._programs = (self.catalog, match.programs(self.catalog))
+        return self._programs[1]
 
     def read(self, text: str | None = None) -> tuple[Catalog, dict[str, str]]:
         """What is on disk now, or would be with this text; CatalogError with every problem."""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmgw.control.crash import crash
+from llmgw.control.keys import Keys
 from llmgw.control.picture import Change, Moment, believed, picture, unreachable
 from llmgw.control.store import Store, StoreError
 from llmgw.control.story import Story
@@ -29,6 +30,7 @@ class Keeper:
         self.story = story
         self.problem = ""
         self.sources: dict[str, str] = {}
+        self.keys: Keys = {}
         self._again_s = 0.0
         self._file = 0
         self._forget()
@@ -41,6 +43,7 @@ class Keeper:
         self._draining: Any = None
         self._failures: Any = None
         self._sources: Any = None
+        self._keys: Any = None
         self._paused: str | None = None
         self._confirmed: frozenset[str] | None = None
         self._epoch = 0
@@ -101,17 +104,19 @@ class Keeper:
         }
         paused = None if state.paused == self._paused else state.paused
         confirmed = None if state.confirmed == self._confirmed else state.confirmed
+        keys = None if self.keys == self._keys else self.keys
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
             gone=tuple(name for name in self._marks if name not in state.nodes),
             draining=None if state.draining == self._draining else state.draining,
             failures=None if state.failures == self._failures else state.failures,
             sources=None if self.sources == self._sources else self.sources,
+            keys=keys,
             paused=paused,
             confirmed=confirmed,
             events=tuple(self.story.unsaved),
             # An operator who was told that it is done may pull the plug.
-            durable=durable or paused is not None or confirmed is not None,
+            durable=durable or any(word is not None for word in (paused, confirmed, keys)),
         )
 
     def _saved(self, state: State, change: Change) -> None:
@@ -122,7 +127,7 @@ class Keeper:
             for name, node in state.nodes.items()
         }
         self._draining, self._failures = state.draining, state.failures
-        self._sources = self.sources
+        self._sources, self._keys = self.sources, self.keys
         self._paused, self._confirmed = state.paused, state.confirmed
         self.story.unsaved.clear()
 

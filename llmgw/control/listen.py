@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmgw.config import Address
@@ -51,16 +52,20 @@ def bound(where: Address, what: str, option: str) -> socket.socket:
 
 def holder(port: int) -> tuple[int, str]:
     """Pid and command of the program that listens on a port of this box; (0, "") where /proc does not say."""
+    return next(holders(port), (0, ""))
+
+
+def holders(port: int) -> Iterator[tuple[int, str]]:
+    """All who have the listening socket: several after it was passed on."""
     inodes = {f"socket:[{inode}]" for inode in _inodes(port)}
     for folder in PROC.glob("[0-9]*"):
         try:
             links = [str(fd.readlink()) for fd in (folder / "fd").iterdir()]
             if inodes.intersection(links):
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                return int(folder.name), b" ".join(words).decode(errors="replace").strip()[:120]
+                yield int(folder.name), b" ".join(words).decode(errors="replace").strip()[:120]
         except OSError:
             continue
-    return 0, ""
 
 
 def _inodes(port: int) -> set[str]:

@@ -84,6 +84,7 @@ def plan(control: Control, catalog: Catalog | None = None, *, allow_partial: boo
         generated_at=now.iso(now.mono),
         allow_partial=allow_partial,
         nodes=judged.nodes,
+        catalog=catalog,
     )
     document["changes"] = [c.sentence for c in catalogs.diff(control.catalogs.catalog, catalog)]
     return by_last_good(document, problems)
@@ -142,6 +143,7 @@ async def adopt(control: Control, *, allow_partial: bool = False, wait_s: float 
                 generated_at=now.iso(now.mono),
                 allow_partial=allow_partial,
                 nodes=control.state.nodes,
+                catalog=control.state.catalog,
             ),
         )
     finally:

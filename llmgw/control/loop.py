@@ -11,10 +11,12 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from llmgw.control import keys
 from llmgw.control import store as stores
 from llmgw.control.apply import Applied, Performer
 from llmgw.control.asks import Ask, closing
@@ -35,7 +37,7 @@ from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import started
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.messages import ForgetShard, NodeReport, SendReport, Token
+from llmgw.core.types.messages import ForgetShard, NodeReport, Refusal, SendReport, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
@@ -91,6 +93,10 @@ class Control:
         self.passes = 0
         self.closing = False
         self.done_by: list[Callable[[Survey, Applied], None]] = []
+        #: who waits for an agent's no; takeovers under way, by node and pid
+        self.on_refusal: list[Callable[[Refusal], None]] = []
+        self.takeovers: dict[tuple[str, int], asyncio.Task[dict[str, Any]]] = {}
+        self.on_turn: Callable[[], None] = lambda: None
         #: what other parts have to complain of, for `status`
         self.notices: list[Callable[[], str]] = [
             lambda: self.keeper.problem,
@@ -151,6 +157,7 @@ class Control:
                     pass
             self._wake.clear()
             self.turn()
+            self.on_turn()
 
     # -- the pass
 
@@ -270,7 +277,8 @@ class Control:
         """A new table when anything in it changed; drains count from the first one that shows them (A65)."""
         if not self._led:
             return
-        table = route.table(self.state, self.found, self.routes.version)
+        routes = route.table(self.state, self.found, self.routes.version)
+        table = replace(routes, keys=keys.routed(self.keeper.keys))
         # Also when the epoch rose, or a gateway has a table of a control whose inventory is lost.
         floor = max(self.state.first_version - 1, self.table_seen)
         fresh = table != self.routes or floor > self.routes.version
@@ -300,9 +308,14 @@ class Control:
             if not self._led:
                 self.story.recall(self.store.events(KEPT))
                 self.catalogs.first(self.store.sources())
+                self.keeper.keys = self.store.keys()
+                if epoch == 1 and not self.keeper.keys:  # a new file: perhaps the old one was lost
+                    at, warn = now.iso(now.mono), partial(self.story.tell, "keys", level="warning")
+                    self.keeper.keys = keys.recalled(self.settings.gateway_dir, at, warn)
         except StoreError as e:
             self.lose(f"does not lead, no epoch can be stored: {e.message}", e.hint)
             return
+        self.keeper.sources = self.catalogs.sources
         self.keeper.sources = self.catalogs.sources
         state = started(
             self.catalogs.catalog,

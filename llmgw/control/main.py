@@ -21,6 +21,7 @@ from llmgw.control import reloads
 from llmgw.control.api import app
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
+from llmgw.control.keys import ROUTES
 from llmgw.control.lease import lease
 from llmgw.control.listen import bound
 from llmgw.control.loop import Control
@@ -29,7 +30,8 @@ from llmgw.control.spawn import Gateway, make_folder
 from llmgw.control.store import Store
 from llmgw.control.story import Story
 from llmgw.core.types.state import GatewayGone
-from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError
+from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
+from llmgw.systemd import Service
 
 try:
     from uvloop import new_event_loop
@@ -51,6 +53,7 @@ def run(settings: ControlSettings) -> int:
 
 async def _run(settings: ControlSettings) -> int:
     """Everything that is taken here is given back in reverse, whatever happens in between."""
+    service = Service()
     story = Story()
     make_folder(settings.state_dir)
     store = Store(settings.inventory_path, warn=partial(story.tell, "inventory", level="warning"))
@@ -58,21 +61,46 @@ async def _run(settings: ControlSettings) -> int:
     async with AsyncExitStack() as stack:
         held = lease(settings.lease, settings.inventory_path, store)
         stack.callback(held.release)
-        listener = stack.enter_context(closing(bound(settings.listen, "control", "--listen")))
+        listener = service.listener(*settings.listen) or bound(
+            settings.listen, "control", "--listen"
+        )
+        stack.enter_context(closing(listener))
+        passed = service.listener(*settings.gateway) if settings.gateway is not None else None
+        for where in service.let_go():
+            why = f"a socket for {where} was passed, which neither --listen nor --gateway names"
+            story.tell("socket", why, level="warning")
+        service.keep("control", listener)
         control = Control(settings, store=store, lease=held, story=story)
         stack.callback(_keep, control)
         now = control.now()
         story.begin(now)
         control.lead(now)
+        _need_keys(settings, control)
         gateway = None
         if settings.gateway is not None:
-            gateway = Gateway(settings, story, tokens)
+            gateway = Gateway(settings, story, tokens, passed)
             stack.callback(gateway.let_go)
             control.notices.append(gateway.said)
             await gateway.prepare()
+            if gateway.listener is not None:
+                service.keep("gateway", gateway.listener)
         # The first pass before the first question: whoever asks finds a picture and routes (A50).
         control.turn()
-        return await Process(control, gateway, tokens, listener).run()
+        control.on_turn = service.alive
+        return await Process(control, gateway, tokens, listener, service).run()
+
+
+def _need_keys(settings: ControlSettings, control: Control) -> None:
+    """Beyond loopback nobody is served without a key. Asked of a first start only: a later one must not fail for it."""
+    open_to_all = settings.gateway is not None and not settings.gateway.loopback
+    served = (settings.gateway_dir / ROUTES).exists()
+    if open_to_all and not settings.insecure and not control.keeper.keys and not served:
+        msg = f"--gateway {settings.gateway} is open to the network, and there is no API key for clients"
+        hint = (
+            f"`llmgw key add NAME --inventory {settings.inventory_path}` makes one; "
+            "where everybody on that network may use the models: --insecure"
+        )
+        raise UsageError(msg, hint)
 
 
 def _keep(control: Control) -> None:
@@ -96,8 +124,14 @@ class Server(uvicorn.Server):
 
 class Process:
     def __init__(
-        self, control: Control, gateway: Gateway | None, tokens: Tokens, listener: socket.socket
+        self,
+        control: Control,
+        gateway: Gateway | None,
+        tokens: Tokens,
+        listener: socket.socket,
+        service: Service,
     ) -> None:
+        self._service = service
         self._control = control
         self._gateway = gateway
         self._listener = listener
@@ -164,7 +198,7 @@ class Process:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     async def _reload(self) -> None:
-        with suppress(LlmgwError):  # said in the log and in `status`; or on its way out
+        with suppress(LlmgwError), self._service.reloading():  # said in the log and in `status`
             await reloads.reload(self._control)
 
     def _end(self, exit_code: int) -> None:
@@ -187,6 +221,7 @@ class Process:
             inventory=str(settings.inventory_path),
             catalog=str(settings.catalog),
         )
+        self._service.ready(f"serving {where}")
         if not settings.listen.loopback:
             why = f"{where} is plain HTTP: tokens and orders cross the network unencrypted"
             story.tell("insecure", why, level="warning")
@@ -195,6 +230,7 @@ class Process:
         """Says what keeps running, for whoever pressed Ctrl-C."""
         gateway, log = self._gateway, self._control.story.log
         engines = sum(s.holds for n in self._control.state.nodes.values() for s in n.shards)
+        self._service.stopping(f"ends, {engines} engines keep running")
         pid = gateway.pid if gateway is not None and gateway.stays else 0
         if pid:
             log.info(

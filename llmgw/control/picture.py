@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from llmgw.control.keys import Keys
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Draining, Failure, Node, State
@@ -58,13 +59,17 @@ class Change(Struct):
     draining: dict[str, Draining] | None = None
     failures: dict[str, tuple[Failure, ...]] | None = None
     sources: dict[str, str] | None = None
+    keys: Keys | None = None
     paused: str | None = None
     confirmed: frozenset[str] | None = None
     events: tuple[dict[str, Any], ...] = ()
     durable: bool = False
 
     def __bool__(self) -> bool:
-        given = (self.draining, self.failures, self.sources, self.paused, self.confirmed)
+        given = (
+            *(self.draining, self.failures, self.sources),
+            *(self.keys, self.paused, self.confirmed),
+        )
         return bool(self.nodes or self.gone or self.events) or any(g is not None for g in given)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llmgw.control import picture
+from llmgw.control import keys, picture
 from llmgw.control.picture import Change, Moment
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import EPOCH_END
@@ -40,8 +40,12 @@ def _first_tables(db: Db) -> None:
         db.execute(f"CREATE TABLE {table}")
 
 
+def _keys(db: Db) -> None:
+    db.execute("CREATE TABLE keys (name TEXT PRIMARY KEY, key TEXT NOT NULL)")
+
+
 #: Step n makes version n of the file out of version n - 1 (`PRAGMA user_version`). Never edited, only added to.
-MIGRATIONS: tuple[Callable[[Db], None], ...] = (_first_tables,)
+MIGRATIONS: tuple[Callable[[Db], None], ...] = (_first_tables, _keys)
 
 
 def version(db: Db) -> int:
@@ -81,6 +85,9 @@ def save(db: Db, change: Change, now: Moment) -> None:
     if change.sources is not None:
         db.execute("DELETE FROM catalog")
         db.executemany("INSERT INTO catalog VALUES (?, ?)", change.sources.items())
+    if change.keys is not None:
+        db.execute("DELETE FROM keys")
+        db.executemany("INSERT INTO keys VALUES (?, ?)", keys.rows_of(change.keys))
     if change.paused is not None:
         put(db, "paused", change.paused)
     if change.confirmed is not None:
@@ -120,6 +127,10 @@ def memory(db: Db, now: Moment, warn: Callable[[str], None]) -> Memory:
         paused=_meta(db, "paused"),
         confirmed=picture.confirmed_of(_meta(db, "confirmed"), warn),
     )
+
+
+def api_keys(db: Db, warn: Callable[[str], None]) -> keys.Keys:
+    return keys.keys_of(_texts(db, "keys", "name", "key"), warn) if version(db) > 1 else {}
 
 
 def sources(db: Db) -> dict[str, str]:

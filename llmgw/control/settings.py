@@ -30,9 +30,16 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
     keep_unknown: bool = False
     #: digest of the plan that a start may have; "" for any
     require_plan: str = ""
+    #: of the gateway that control starts; 0: as many as it finds right
+    workers: int = 0
     token: str = ""
     node_token: str = ""
     insecure: bool = False
+
+    @property
+    def gateway_dir(self) -> Path:
+        """State of the gateway that control starts."""
+        return self.state_dir / "gateway"
 
     @property
     def inventory_path(self) -> Path:
@@ -43,13 +50,6 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
         if not self.listen.loopback and not self.token and not self.insecure:
             msg = f"--listen {self.listen} is open to the network and no token is set"
             hint = "set LLMGW_TOKEN and LLMGW_NODE_TOKEN, or mean it: --insecure"
-            raise UsageError(msg, hint)
-        if self.gateway is not None and not self.gateway.loopback and not self.insecure:
-            msg = f"--gateway {self.gateway} is open to the network, and there are no API keys for clients yet"
-            hint = (
-                "where everybody on that network may use the models: --insecure; "
-                "else keep it on 127.0.0.1, behind a proxy that asks who comes"
-            )
             raise UsageError(msg, hint)
         if self.gateway is not None and self.gateway == self.listen and self.listen.port:
             msg = f"--listen and --gateway are both {self.listen}"

@@ -18,12 +18,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import copyfile
+from typing import NamedTuple
 
-from llmgw import handover
+from llmgw import __version__, handover
 from llmgw.config import Address
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
-from llmgw.control.listen import PROC, PortTakenError, bound
+from llmgw.control.listen import PROC, PortTakenError, bound, holders
 from llmgw.control.settings import ControlSettings
 from llmgw.control.story import Story
 from llmgw.errors import LlmgwError, UnreachableError
@@ -38,13 +39,28 @@ ASK_S = 0.25
 #: Its log is looked at this often; past the size it becomes `gateway.log.1`.
 ROTATE_S = 60.0
 LOG_BYTES = 32 << 20
-FOLDER = "gateway"
+
+
+class Serving(NamedTuple):
+    """A gateway of another version, whose place is taken."""
+
+    pid: int
+    pidfd: int
+    gateway: str
+    version: str
 
 
 class Gateway:
     """`pid` 0: none runs. `problem` is for `status`, "" while it serves."""
 
-    def __init__(self, settings: ControlSettings, story: Story, tokens: Tokens) -> None:
+    def __init__(
+        self,
+        settings: ControlSettings,
+        story: Story,
+        tokens: Tokens,
+        passed: socket.socket | None = None,
+    ) -> None:
+        """`passed`: its listening socket, where the service manager keeps it."""
         assert settings.gateway is not None
         self.where: Address = settings.gateway
         self.pid = 0
@@ -53,11 +69,13 @@ class Gateway:
         self._settings = settings
         self._story = story
         self._tokens = tokens
-        self._folder = settings.state_dir / FOLDER
-        self._listener: socket.socket | None = None
+        self._folder = settings.gateway_dir
+        self.listener = passed
         self._pidfd = -1
         self._child: subprocess.Popen[bytes] | None = None
         self._ending = asyncio.Event()
+        self._version = ""
+        self._lasting = True
 
     @property
     def stays(self) -> bool:
@@ -74,18 +92,28 @@ class Gateway:
         make_folder(self._folder)
         give_up = asyncio.get_running_loop().time() + PATIENCE_S
         while not await self._adopted():
-            try:
-                self._listener = bound(self.where, "the gateway", "--gateway")
-                crash("after_bind")
-            except PortTakenError as e:
-                if not self._ours(e.pid):
-                    raise
-                if asyncio.get_running_loop().time() > give_up:
-                    self._silent(e.pid)
-                    return
-                await asyncio.sleep(ASK_S)
-            else:
+            pid = self._under_way() if self.listener is not None else self._bind()
+            if not pid:
                 return
+            if asyncio.get_running_loop().time() > give_up:
+                self._silent(pid)
+                return
+            await asyncio.sleep(ASK_S)
+
+    def _bind(self) -> int:
+        """0, or the pid of a gateway of ours that has the port already."""
+        try:
+            self.listener = bound(self.where, "the gateway", "--gateway")
+        except PortTakenError as e:
+            if not self._ours(e.pid):
+                raise
+            return e.pid
+        crash("after_bind")
+        return 0
+
+    def _under_way(self) -> int:
+        """Where the socket was passed to us no bind fails: whether a gateway of ours has it too is looked up."""
+        return next((pid for pid, _ in holders(self.where.port) if self._ours(pid)), 0)
 
     async def _adopted(self) -> bool:
         try:
@@ -103,15 +131,21 @@ class Gateway:
             with suppress(UnreachableError):
                 await asyncio.to_thread(handover.stop, self._folder)
             return False
-        self._listener = found.socket
+        self._take(found.socket)
         self._tokens.add_node(found.token)
         if not self._watch(old.pid):
             return True  # it ended just now: its socket is ours, the next one gets it
-        self.gateway = old.gateway
+        self.gateway, self._version = old.gateway, old.version
+        self._lasting = old.version == __version__ and not old.orphan
         self._story.tell(
             "gateway", f"re-adopted, pid {self.pid}, it serves {self.where}", pid=self.pid
         )
         return True
+
+    def _take(self, listener: socket.socket) -> None:
+        if self.listener is not None:
+            self.listener.close()  # the service manager passed the same one
+        self.listener = listener
 
     def _ours(self, pid: int) -> bool:
         """A gateway with our folder in its arguments: on its way up, or it hangs."""
@@ -139,6 +173,40 @@ class Gateway:
 
     async def run(self, url: str, on_gone: Callable[[str], Awaitable[None]]) -> None:
         """Start it when none runs, at once when it dies, until cancelled; `on_gone` gets the id of a dead one."""
+        async with asyncio.TaskGroup() as group:
+            if self.pid and not self._lasting:
+                before = Serving(self.pid, self._pidfd, self.gateway, self._version)
+                if await self._renewed(url, before):
+                    group.create_task(_see_off(before, on_gone))
+            await self._keep(url, on_gone)
+
+    async def _renewed(self, url: str, before: Serving) -> bool:
+        """After an upgrade: one of our version takes over, or the one before serves on and status says why.
+
+        Killed here, the next control finds whichever holds the door.
+        """
+        if self._spawned(url):
+            assert self._child is not None
+            while self._child.poll() is None and not self.gateway:
+                await self._learn()
+                await asyncio.sleep(ASK_S)
+            if self.gateway:
+                why = f"pid {self.pid}, version {__version__}, took over from pid {before.pid}"
+                why += f", version {before.version}, which finishes what it has"
+                self._story.tell("gateway", why, pid=self.pid)
+                return True
+            self.problem = f"the new gateway (pid {self.pid}) ended: {_last_line(self._log)}"
+            self._reap()
+        self.pid, self._pidfd, self.gateway, _ = before
+        self.problem = (
+            f"the gateway (pid {self.pid}) of version {before.version} serves on: {self.problem}"
+        )
+        self._story.tell("gateway", self.problem, level="warning", pid=self.pid)
+        if self._ending.is_set():
+            self._terminate()
+        return False
+
+    async def _keep(self, url: str, on_gone: Callable[[str], Awaitable[None]]) -> None:
         quick = 0
         loop = asyncio.get_running_loop()
         while not self._ending.is_set():
@@ -171,13 +239,18 @@ class Gateway:
         return True
 
     def _spawn(self, url: str) -> None:
-        if self._listener is None:
-            self._listener = bound(self.where, "the gateway", "--gateway")
-        fd = self._listener.fileno()
+        if self.listener is None:
+            self.listener = bound(self.where, "the gateway", "--gateway")
+        fd = self.listener.fileno()
         command = [sys.executable, "-m", "llmgw", "gateway", "--control", url]
         command += ["--listen-fd", str(fd), "--state-dir", str(self._folder)]
+        command.append(
+            "--takeover"
+        )  # from one of another version; or from workers whose parent died
         if self._settings.insecure:
             command.append("--insecure")
+        if self._settings.workers:
+            command += ["--workers", str(self._settings.workers)]
         crash("before_spawn")
         make_folder(self._folder)  # somebody may have removed it
         log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -223,9 +296,10 @@ class Gateway:
 
     async def _learn(self) -> None:
         try:
-            if self._listener is None:
+            if self._child is None:
                 found = await asyncio.to_thread(handover.listener, self._folder)
-                self._listener, said = found.socket, found.gateway
+                self._take(found.socket)
+                said = found.gateway
                 self._tokens.add_node(found.token)
             else:
                 said = await asyncio.to_thread(handover.hello, self._folder)
@@ -247,6 +321,9 @@ class Gateway:
     def end(self) -> None:
         """Only when an operator asked: it takes no new clients, finishes what it has, and goes (`llmgw down`)."""
         self._ending.set()
+        self._terminate()
+
+    def _terminate(self) -> None:
         if self._pidfd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
@@ -254,13 +331,26 @@ class Gateway:
 
     def let_go(self) -> None:
         """Control ends, the gateway stays: it has the socket too."""
-        if self._listener is not None:
-            self._listener.close()
+        if self.listener is not None:
+            self.listener.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
         if self._child is not None:
             self._child.returncode = 0  # not waited for: it outlives us
+
+
+async def _see_off(old: Serving, on_gone: Callable[[str], Awaitable[None]]) -> None:
+    """Its engines are busy until it ends: mostly it says so itself, killed it cannot."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(old.pidfd, ended.set)
+    try:
+        await ended.wait()
+        await on_gone(old.gateway)
+    finally:
+        loop.remove_reader(old.pidfd)
+        os.close(old.pidfd)
 
 
 def make_folder(path: Path) -> None:

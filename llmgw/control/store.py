@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from llmgw.control import files, rows
 from llmgw.control.crash import crash
 from llmgw.control.files import StoreError, moved_aside
+from llmgw.control.keys import Keys
 from llmgw.control.lease import Flock
 from llmgw.control.picture import Change, Moment, Picture
 from llmgw.control.rows import EVENTS_KEPT, MIGRATIONS
@@ -34,7 +35,9 @@ __all__ = [
     "Store",
     "StoreError",
     "apply_reports",
+    "edit_keys",
     "moment",
+    "read_keys",
     "read_memory",
     "read_sources",
 ]
@@ -142,6 +145,11 @@ class Store:
         with self._used() as db:
             return rows.sources(db)
 
+    def keys(self) -> Keys:
+        """API keys of clients, by name."""
+        with self._used() as db:
+            return rows.api_keys(db, self._warn)
+
     def events(self, last: int) -> list[dict[str, Any]]:
         """The newest `last` events, oldest first, each with its `id`."""
         with self._used() as db:
@@ -166,6 +174,11 @@ def read_memory(
 def read_sources(path: Path, *, warn: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """The last good catalog that a control which starts on this file would fall back on (F11). Changes nothing."""
     return _looked_at(path, rows.sources, {}, warn)
+
+
+def read_keys(path: Path, *, warn: Callable[[str], None] = lambda _: None) -> Keys:
+    """API keys of clients in this file. Changes nothing."""
+    return _looked_at(path, lambda db: rows.api_keys(db, warn), {}, warn)
 
 
 def _looked_at(
@@ -204,6 +217,25 @@ def apply_reports(path: Path, reports: Iterable[NodeReport]) -> None:
             store.save(Change(nodes=heard, durable=True), now)
         finally:
             store.close()
+
+
+def edit_keys(path: Path, edit: Callable[[Keys, str], tuple[Keys, T]]) -> T:
+    """With no control running: `edit(keys, now)` gives the keys as they shall be, and the answer."""
+    try:
+        files.real(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as e:
+        msg = f"state dir {path.parent} cannot be used: {e.strerror}"
+        raise StoreError(msg, "name another file: --inventory FILE") from e
+    with Flock(path):
+        store = Store(path, warn=lambda _: None)
+        store.open()
+        try:
+            now = moment(0.0)
+            keys, answer = edit(store.keys(), now.iso(0.0))
+            store.save(Change(keys=keys, durable=True), now)
+        finally:
+            store.close()
+    return answer
 
 
 # ---------------------------------------------------------------- the file

@@ -7,7 +7,7 @@ its GPUs, memory, host memory, cores, watts, HCAs and ports (A43). Free memory i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -215,7 +215,7 @@ def gpu_free_bytes(gpu: Gpu, held: GpuHeld) -> int:
 def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
     """What stands in the way, or "". `memory_bytes` None asks for the whole GPU, alone (A62)."""
     if not gpu.healthy:
-        return f"GPU {gpu.index} is not healthy"
+        return f"GPU {gpu.index} is not healthy{f': {gpu.trouble}' if gpu.trouble else ''}"
     if held.refused:
         return f"GPU {gpu.index} was refused by its agent: {held.refused}"
     if held.whole:
@@ -230,10 +230,45 @@ def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
         )
     if held.by:
         return f"GPU {gpu.index} is shared{_holders(held)}, a whole one is needed"
-    used = max(held.foreign_bytes, gpu.memory_used_bytes)
+    # What a host uses of a pool that it shares with its GPU is no stranger on that GPU.
+    used = held.foreign_bytes if gpu.unified else max(held.foreign_bytes, gpu.memory_used_bytes)
     if used > gpu.memory_bytes * WHOLE_GPU_USED_SHARE:
         return f"GPU {gpu.index} has {gib(used)} GiB in use by others, a whole one is needed"
     return ""
+
+
+def pool_free_bytes(gpus: Iterable[Gpu], capacity: Capacity, held: Held) -> int | None:
+    """What is left of the memory that a host shares with its unified GPUs; None where it shares none.
+
+    Host memory and GPU memory are the same bytes there, so both kinds of reservation come out of one pool. A unified
+    GPU that is held whole has all that is left of it.
+    """
+    shared = [g for g in gpus if g.unified]
+    if not shared:
+        return None
+    there = [held.gpus.get(g.uuid, GpuHeld()) for g in shared]
+    if any(t.whole for t in there):
+        return 0
+    total = capacity.host_memory_bytes
+    if total is None:
+        total = max(g.memory_bytes for g in shared)
+    given = held.host_memory_bytes + sum(t.reserved_bytes + t.foreign_bytes for t in there)
+    return max(total - max(given, *(g.memory_used_bytes for g in shared)), 0)
+
+
+def pool_short(
+    gpus: Collection[Gpu], capacity: Capacity, held: Held, need: Resources, uuids: Collection[str]
+) -> str:
+    """Why the shared pool does not bear this on the GPUs `uuids`, or "": host and GPU memory together."""
+    mine = sum(g.unified for g in gpus if g.uuid in uuids)
+    wanted = need.host_memory_bytes + (need.gpu_memory_bytes or 0) * mine
+    free = pool_free_bytes(gpus, capacity, held) if wanted else None
+    if free is None or wanted <= free:
+        return ""
+    return (
+        f"memory shared by host and GPU: {gib(free)} GiB free, {gib(wanted)} needed "
+        f"({gib(wanted - need.host_memory_bytes)} GPU and {gib(need.host_memory_bytes)} host)"
+    )
 
 
 def _holders(held: GpuHeld) -> str:

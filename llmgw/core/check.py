@@ -59,6 +59,7 @@ def _nothing_twice(state: State) -> Iterator[str]:
                 yield from _ports_twice(node, shard)
                 yield from _gpus_twice(node, held[name], shard)
                 yield from _node_overrun(state, node, held[name], shard)
+                yield from _pool_overrun(state, node, held[name], shard)
 
 
 def _ports_twice(node: Node, shard: Shard) -> Iterator[str]:
@@ -97,3 +98,17 @@ def _node_overrun(state: State, node: Node, held: Held, shard: Shard) -> Iterato
     ):
         if wanted and total is not None and used > total:
             yield f"{shard.node} has {total} {what}, {used} are given out"
+
+
+def _pool_overrun(state: State, node: Node, held: Held, shard: Shard) -> Iterator[str]:
+    """Where host and GPU have one memory, no byte of it is given out twice either."""
+    shared = {g.uuid: g.memory_bytes for g in node.report.gpus or () if g.unified}
+    if not shared or any(s.report.resources is None for s in node.shards):
+        return  # none charged by today's catalog (A21) proves anything
+    need, total = resources_of(shard, state.catalog), node.report.capacity.host_memory_bytes
+    mine = (need.gpu_memory_bytes or 0) * len(shared.keys() & {*shard.report.gpus})
+    reserved = (g.reserved_bytes for uuid, g in held.gpus.items() if uuid in shared)
+    given = held.host_memory_bytes + sum(reserved)
+    most = max(shared.values()) if total is None else total
+    if need.host_memory_bytes + mine and given > most:
+        yield f"{shard.node} has {most} bytes shared by host and GPU, {given} are given out"

@@ -41,6 +41,12 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
     return ""
 
 
+def answered_s(state: State, replica: str) -> float | None:
+    """When any client last got a byte of a good answer from it, None where no gateway has told of one."""
+    told = (g.answered_s.get(replica) for g in state.gateways.values())
+    return max((at_s for at_s in told if at_s is not None), default=None)
+
+
 def busy(state: State, replica: Replica, now: float) -> str:
     """Why the replica may not go to sleep, or ""."""
     waiters = waiting(state, replica.model)

@@ -8,6 +8,7 @@ decide.
 from __future__ import annotations
 
 from llmgw.core.failed import gave_up
+from llmgw.core.idle import answered_s
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Judged, Replica
@@ -42,7 +43,8 @@ def incarnations(routes: RouteTable, state: str) -> frozenset[str]:
 
 
 def _model(state: State, model: Model, replicas: list[Replica], survey: Judged) -> RouteModel:
-    routes = tuple(r for r in (_route(model, r, survey) for r in replicas) if r is not None)
+    found = (_route(state, model, r, survey) for r in replicas)
+    routes = tuple(r for r in found if r is not None)
     status, why, progress = _status(state, model, replicas, routes, survey)
     return RouteModel(
         aliases=model.aliases,
@@ -55,6 +57,7 @@ def _model(state: State, model: Model, replicas: list[Replica], survey: Judged) 
         wait_timeout_s=model.wait_timeout_s,
         max_in_flight=model.requests.max_in_flight,
         queue=model.requests.queue,
+        sticky_prefix_bytes=model.sticky_prefix_bytes,
         replicas=routes,
     )
 
@@ -69,9 +72,9 @@ def shards_of(survey: Judged, replica: Replica) -> tuple[Shard, ...]:
     return tuple(found[rank] for rank in sorted(found) if rank in range(replica.want))
 
 
-def _route(model: Model, replica: Replica, survey: Judged) -> RouteReplica | None:
+def _route(state: State, model: Model, replica: Replica, survey: Judged) -> RouteReplica | None:
     shards = shards_of(survey, replica)
-    if len(shards) < replica.want or not all(map(_answers, shards)):
+    if len(shards) < replica.want or not all(_answers(state, s) for s in shards):
         return None
     lead = shards[0].report
     if not lead.endpoint:
@@ -90,10 +93,16 @@ def _route(model: Model, replica: Replica, survey: Judged) -> RouteReplica | Non
     )
 
 
-def _answers(shard: Shard) -> bool:
-    """What nobody can look at just now and was up goes on being served (F45); gateways notice if it is not there."""
-    state = shard.report.state
-    return state in ANSWERS or (state == "unknown" and shard.was_live)
+def _answers(state: State, shard: Shard) -> bool:
+    """What nobody can look at just now and was up goes on being served (F45); gateways notice if it is not there.
+
+    So does what fails its probes and yet sends good answers: it is busy, not hung (F64).
+    """
+    told = shard.report.state
+    if told == "unhealthy" and shard.unhealthy_s is not None:
+        served_s = answered_s(state, shard.report.replica)
+        return served_s is not None and served_s > shard.unhealthy_s
+    return told in ANSWERS or (told == "unknown" and shard.was_live)
 
 
 def _going(replica: Replica, shards: tuple[Shard, ...], survey: Judged) -> bool:

@@ -30,6 +30,7 @@ class Client(Protocol):
 
     paused: bool
     loopback: bool
+    peer: str
 
     @property
     def write(self) -> Callable[[bytes], object]: ...
@@ -40,14 +41,21 @@ class Client(Protocol):
 
 
 class Answer:
-    """`opened`: a stream whose head we sent before any engine answered. `keep_alive`: what its head promised."""
+    """`opened`: a stream whose head we sent before any engine answered. `keep_alive`: what its head promised.
+
+    `pieces`: writes after the head. The last three are kept: what an engine says of tokens comes just before the end.
+    """
 
     __slots__ = (
+        "_last",
         "_request",
+        "_second",
+        "_third",
         "_write",
         "chunked",
         "keep_alive",
         "opened",
+        "pieces",
         "request_id",
         "sent",
         "status",
@@ -62,12 +70,23 @@ class Answer:
         self.keep_alive = keep_alive and request.keep_alive
         self.status = 0
         self.sent = 0
+        self.pieces = 0
+        self._third = self._second = self._last = b""
         self.opened = False
         self.chunked = False  # the body goes out in chunks, an engine's or ours
 
     def write(self, data: bytes) -> None:
         self.sent += len(data)
+        self.pieces += 1
+        self._third, self._second, self._last = self._second, self._last, data
         self._write(data)
+
+    def tail(self, size: int) -> bytes:
+        """The last bytes of what was sent of an engine's answer, `size` at most."""
+        last = self._last[-size:]
+        if len(last) == size or not self._second:
+            return last
+        return (self._third[-size:] + self._second[-size:] + last)[-size:]
 
     def whole(self, status: int, headers: bytes, body: bytes) -> None:
         """An answer of our own."""
@@ -115,6 +134,7 @@ class Answer:
             )
         )
         self.sent += len(data)
+        self._last = first
         self._write(data)
 
     def _common(self) -> bytes:

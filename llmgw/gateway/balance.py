@@ -1,118 +1,52 @@
 """Who gets the next request: replicas as this process knows them, and the choice between them.
 
-Answers for: weight between profiles, then least in flight; draining and failing replicas left out; tables folded in, a
-partial one without forgetting anybody (A50). It may not know sockets or the clock: `now` is an argument.
+Answers for: weight between profiles, then least in flight; draining and failing replicas left out, slow ones passed
+over; tables folded in, a partial one without forgetting anybody (A50). It may not know sockets or the clock: `now` is
+an argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
-from urllib.parse import urlsplit
+from math import ceil
+from zlib import crc32
 
 from msgspec.structs import replace
 
-from llmgw.core.types.routes import Demand, RouteModel, RouteReplica, RouteTable
+from llmgw.core.types.routes import Demand, RouteModel, RouteTable
+from llmgw.gateway import outlier
+from llmgw.gateway.breaker import SILENT_S
+from llmgw.gateway.endpoint import Endpoint
+from llmgw.gateway.queue import Queue
 
-#: How long a replica that failed is left alone, doubling from the first to the second figure.
-SKIP_S, SKIP_MAX_S = 0.5, 4.0
+#: A replica may be so much busier than the average for the sake of its cache.
+BUSIER = 1.25
 
 LOADED, LOADING, FAILED = "loaded", "loading", "failed"
-READY = "ready"
-
-
-class Closable(Protocol):
-    """An idle upstream connection."""
-
-    idle_since: float
-
-    def close(self) -> None: ...
-
-
-class Waiter(Protocol):
-    """A request that waits for a replica of its model."""
-
-    def assign(self, endpoint: Endpoint) -> None: ...
-
-    def tick(self, now: float) -> None: ...
-
-
-class Endpoint:
-    """One replica: what the table says of it, and what this process has seen of it."""
-
-    __slots__ = (
-        "authority",
-        "authorization",
-        "draining",
-        "fails",
-        "gone",
-        "host",
-        "idle",
-        "in_flight",
-        "last_byte",
-        "name",
-        "port",
-        "profile",
-        "replica",
-        "skip_until",
-        "upstream_model",
-        "weight",
-        "why",
-    )  # fmt: skip
-
-    def __init__(self, route: RouteReplica) -> None:
-        url = urlsplit(route.endpoint)
-        self.replica = route.replica
-        self.name = route.replica.encode()
-        self.host = url.hostname or ""
-        self.port = url.port or 80
-        self.authority = url.netloc.encode()
-        self.gone = False
-        self.in_flight = 0
-        self.last_byte: float | None = None
-        self.fails = 0
-        self.skip_until = 0.0
-        self.why = ""
-        self.idle: list[Closable] = []
-        self.update(route)
-
-    def update(self, route: RouteReplica) -> None:
-        self.profile = route.profile
-        self.weight = route.weight
-        self.draining = route.state != READY
-        self.upstream_model = route.upstream_model
-        key = route.api_key.encode()
-        self.authorization = b"authorization: Bearer %b\r\n" % key if key else b""
-
-    def failed(self, why: str, now: float) -> None:
-        """Leaves this replica alone for a while; failures of one and the same moment count once."""
-        if now >= self.skip_until:
-            self.fails += 1
-            self.skip_until = now + min(SKIP_S * 2 ** (min(self.fails, 10) - 1), SKIP_MAX_S)
-        self.why = why
-
-    def left(self, now: float) -> bool:
-        """One request less; True when control waits to hear of it: nothing is left here."""
-        self.in_flight -= 1
-        self.last_byte = now
-        return not self.in_flight and (self.gone or self.draining)
-
-    def worked(self) -> None:
-        self.fails = 0
-        self.skip_until = 0.0
 
 
 class Target:
-    """One model: its route, its replicas, and the requests that wait for one of them, first come first served."""
+    """One model: its route, its replicas, and the requests that wait for one of them."""
 
-    __slots__ = ("_credit", "endpoints", "loading_since", "name", "route", "waiting")
+    __slots__ = (
+        "_credit",
+        "_turn",
+        "endpoints",
+        "loading_since",
+        "name",
+        "route",
+        "slow",
+        "waiting",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.route = RouteModel()
         self.endpoints: list[Endpoint] = []
-        self.waiting: dict[Waiter, None] = {}
+        self.waiting = Queue()
         self.loading_since: float | None = None
+        self.slow = False  # some endpoint is
+        self._turn = 0
         self._credit: dict[str, int] = {}
 
     @property
@@ -143,24 +77,67 @@ class Target:
     def failing(self) -> str:
         """Why no replica can be reached, where the table says that there are some; else empty."""
         ready = [e for e in self.endpoints if not e.draining]
-        return ready[0].why if ready and all(e.fails for e in ready) else ""
+        return ready[0].breaker.why if ready and all(e.breaker.open for e in ready) else ""
 
-    def choose(self, now: float, tried: tuple[Endpoint, ...] = ()) -> Endpoint | None:
-        """The replica for the next request, or None: nobody is ready, or all are full or failing."""
+    def others(self, endpoint: Endpoint) -> bool:
+        """Whether another replica can serve, and has a place free."""
+        return any(
+            e.in_flight < self.route.max_in_flight
+            and not (e is endpoint or e.draining or e.breaker.open)
+            for e in self.endpoints
+        )
+
+    def watch(self, now: float) -> list[Endpoint]:
+        """Once a second: silent and slow replicas, and long probes; gives those whose breaker this opened."""
+        opened = []
+        for e in self.endpoints:
+            quiet_s = e.quiet_s(now)
+            if quiet_s > SILENT_S and self.others(e):
+                why = f"{e.replica} has sent nothing for {quiet_s:.0f} s"
+                if e.breaker.silent(why, now):
+                    opened.append(e)
+            elif e.breaker.probed_long(now) and not self.others(e):
+                e.breaker.worked()
+        watched = self.endpoints if self.route.sticky_prefix_bytes is None else ()
+        self.slow = outlier.judge(watched, now)
+        return opened
+
+    def choose(
+        self, now: float, tried: tuple[Endpoint, ...] = (), prefix: int | None = None
+    ) -> Endpoint | None:
+        """The replica for the next request, or None: nobody is ready, or all are full or failing.
+
+        `prefix`: what its prompt begins with, as a number, where those that begin alike are to meet.
+        """
         limit = self.route.max_in_flight
         if len(self.endpoints) == 1:
             only = self.endpoints[0]
-            taken = only.in_flight >= limit or now < only.skip_until or only.draining
+            taken = only.in_flight >= limit or now < only.breaker.until or only.draining
             return None if taken or only in tried else only
         free = [
             e
             for e in self.endpoints
-            if e.in_flight < limit and now >= e.skip_until and not e.draining and e not in tried
+            if e.in_flight < limit and now >= e.breaker.until and not e.draining and e not in tried
         ]
         if len(free) <= 1:
             return free[0] if free else None
         profile = self._next_profile({e.profile: e.weight for e in free})
-        return min((e for e in free if e.profile == profile), key=_in_flight)
+        of_profile = [e for e in free if e.profile == profile]
+        if prefix is not None:
+            return _home(of_profile, prefix)
+        if self.slow:
+            of_profile = self._past_slow(of_profile)
+        return min(of_profile, key=_in_flight)
+
+    def _past_slow(self, endpoints: list[Endpoint]) -> list[Endpoint]:
+        """Those that are not slow; every so often the slow ones, where they are no busier than those."""
+        slow = [e for e in endpoints if e.slow]
+        rest = [e for e in endpoints if not e.slow]
+        if not slow or not rest:
+            return endpoints
+        self._turn = (self._turn + 1) % outlier.SHARE
+        busy = min(map(_in_flight, slow)) > min(map(_in_flight, rest))
+        return rest if self._turn or busy else slow
 
     def _next_profile(self, weights: dict[str, int]) -> str:
         """Smooth weighted round robin: each gains its weight, the richest pays for all."""
@@ -176,12 +153,20 @@ class Target:
     def pump(self, now: float) -> None:
         """Gives free slots to those who wait."""
         while self.waiting:
-            endpoint = self.choose(now)
+            endpoint = self.choose(now, prefix=self.waiting.first().prefix)
             if endpoint is None:
                 return
-            waiter = next(iter(self.waiting))
-            del self.waiting[waiter]
-            waiter.assign(endpoint)
+            self.waiting.take().assign(endpoint)
+
+
+def _home(endpoints: list[Endpoint], prefix: int) -> Endpoint:
+    """Each prefix has its own order of replicas, which hardly changes when one comes or goes (rendezvous hashing).
+
+    The first in it that is not much busier than all are on average (consistent hashing with bounded loads).
+    """
+    most = ceil((sum(map(_in_flight, endpoints)) + 1) / len(endpoints) * BUSIER)
+    order = sorted(endpoints, key=lambda e: crc32(e.name, prefix), reverse=True)
+    return next(e for e in order if e.in_flight < most)
 
 
 def _in_flight(endpoint: Endpoint) -> int:
@@ -259,10 +244,16 @@ class Fleet:
     def demand(self, gateway: str, n: int, now: float) -> Demand:
         """The whole present state, for control."""
         in_flight: dict[str, int] = {}
+        answered: dict[str, float] = {}
         for endpoint in (*self.endpoints(), *self.retired):
+            replica = endpoint.replica
             if endpoint.in_flight:
-                count = in_flight.get(endpoint.replica, 0)
-                in_flight[endpoint.replica] = count + endpoint.in_flight
+                in_flight[replica] = in_flight.get(replica, 0) + endpoint.in_flight
+            if endpoint.answering:
+                endpoint.answered_at, endpoint.answering = now, False
+            if endpoint.answered_at is not None:
+                age_s = round(now - endpoint.answered_at, 3)
+                answered[replica] = min(age_s, answered.get(replica, age_s))
         return Demand(
             gateway=gateway,
             n=n,
@@ -274,5 +265,6 @@ class Fleet:
                 for e in self.endpoints()
                 if e.last_byte is not None
             },
-            breaker={e.replica: "open" for e in self.endpoints() if e.fails},
+            breaker={e.replica: e.breaker.state for e in self.endpoints() if e.breaker.open},
+            answered=answered,
         )

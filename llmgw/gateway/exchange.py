@@ -13,47 +13,28 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from llmgw.core.types.routes import RouteKey
-from llmgw.gateway import answer, local, openai, problems
+from llmgw.gateway import answer, local, openai, outgoing, problems, raw
+from llmgw.gateway.admit import admit, prefix
 from llmgw.gateway.answer import Answer, Client
-from llmgw.gateway.balance import LOADING, Endpoint, Target
+from llmgw.gateway.balance import Target
+from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.keys import allowed
+from llmgw.gateway.keys import Use
 from llmgw.gateway.openai import ProblemError
+from llmgw.gateway.outgoing import Upstream
+from llmgw.gateway.queue import share
 from llmgw.gateway.reply import ReplyReader
 from llmgw.gateway.state import Gateway
+from llmgw.gateway.usage import TAIL_BYTES
+from llmgw.gateway.wait import Wait
 
-#: A waiting stream is opened after the first figure, so that a fast wake can still answer with its own status.
-FIRST_COMMENT_S, COMMENT_S = 1.0, 10.0
-#: How long a request waits for replicas that the table calls ready and that cannot be reached: long enough for an
-#: engine restarted in its place and for control to say otherwise, short enough for a client that can go elsewhere.
-PATIENCE_S = 20.0
 #: A request that two engines died of is not given to a third.
 DEATHS_MAX = 2
 #: How much of an engine's refusal is read when only an error event can carry it.
 REFUSAL_BYTES = 64 * 1024
-OK, CLIENT_LEFT, UNAVAILABLE = 200, 499, 503
+OK, CLIENT_LEFT, SERVER_ERROR, BAD_GATEWAY, UNAVAILABLE = 200, 499, 500, 502, 503
 NOBODY = Target("")
-
-
-class Upstream(Protocol):
-    """A connection to an engine."""
-
-    reused: bool
-    told: bool
-    reader: ReplyReader
-
-    def send(self, sink: Exchange, head: bytes, body: bytes, *, plain: bool) -> None: ...
-
-    def cancel(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
 
 
 class Exchange:
@@ -61,18 +42,19 @@ class Exchange:
 
     endpoint: Endpoint | None = None
     upstream: Upstream | None = None
-    _api: openai.Api | None = None
-    _key: RouteKey | None = None
+    prefix: int | None = None
+    who = ""
+    _api = openai.Api()
+    _asked: outgoing.Asked
+    _use: Use | None = None
     _target = NOBODY
-    _asked = ""
-    _stream = False
     _over = False
     _collected: bytearray | None = None
     _tried: tuple[Endpoint, ...] = ()
     _deaths = 0
-    _waiting_since: float | None = None
-    _refused_since: float | None = None
-    _comment_at = 0.0
+    _wait: Wait | None = None
+    _asked_at = 0.0
+    _pieces = -1
     _waited_s = 0.0
     _first_s = 0.0
     _replica = ""
@@ -88,35 +70,22 @@ class Exchange:
 
     def begin(self) -> None:
         request = self._request
-        self._api = openai.APIS.get(request.path)
+        api = openai.APIS.get(request.path) if request.method == b"POST" else None
+        api = api or raw.api(request.path, request.method)
         try:
-            if self._api is None or request.method != b"POST":
+            if api is None:
                 reply = local.respond(self._gateway, request, loopback=self._client.loopback)
                 self.answer.whole(*reply)
                 self._finish("ok", keep_alive=True)
                 return
-            self._admit(self._api)
+            self._api = api
+            use = self._use = self._gateway.keys.begin(request.own, self._began)
+            self._target, self._asked = admit(self._gateway, request, api, use, self._client)
+            if self._target.route.sticky_prefix_bytes is not None:
+                self.prefix = prefix(self._target, request, api)
             self._choose()
         except ProblemError as problem:
             self._refuse(problem)
-
-    def _admit(self, api: openai.Api) -> None:
-        gateway = self._gateway
-        key = None
-        if not gateway.keys.open:
-            key = self._key = gateway.keys.check(self._request.own)
-        if gateway.fleet.table is None:
-            raise problems.no_route_table()
-        asked = openai.asked(self._request.body)
-        target = gateway.fleet.targets.get(asked.model) or gateway.resolve(asked.model)
-        if target is None:
-            visible = [n for n in gateway.names.exact if allowed(key, n)]
-            raise gateway.names.unknown(asked.model, visible)
-        if key is not None and not allowed(key, target.name):
-            raise problems.not_allowed(target)
-        self._target = target
-        self._asked = asked.model
-        self._stream = asked.stream is True and api.streams
 
     # -- a replica, or the wait for one
 
@@ -124,86 +93,78 @@ class Exchange:
         target = self._target
         endpoint = None
         if not target.waiting:
-            endpoint = target.choose(self._gateway.clock(), self._tried)
+            now = self._asked_at = self._gateway.clock()
+            endpoint = target.choose(now, self._tried, self.prefix)
         if endpoint is None:
-            self._wait()
+            self._queue()
         else:
             self.assign(endpoint)
 
     def assign(self, endpoint: Endpoint) -> None:
         """A place on `endpoint` is ours from here on."""
-        if self._waiting_since is not None:
-            self._waited_s = self._gateway.clock() - self._waiting_since
+        if self._wait is not None:
+            self._asked_at = self._gateway.clock()
+            self._waited_s = self._asked_at - self._wait.since
+        if endpoint.breaker.open:
+            endpoint.breaker.let_through(self, self._asked_at)
         endpoint.in_flight += 1
         self.endpoint = endpoint
         self._replica = endpoint.replica
-        self._gateway.connect(endpoint, self)
+        # What may not be repeated gets a connection of its own: of one that was idle, nobody can tell whether it was
+        # closed before the request came.
+        self._gateway.connect(endpoint, self, fresh=not self._api.repeats)
 
     def _leave_endpoint(self) -> None:
         endpoint, self.endpoint, self.upstream = self.endpoint, None, None
         if endpoint is None:
             return
-        if endpoint.left(self._gateway.clock()):
+        now = self._gateway.clock()
+        if endpoint.breaker.open:
+            endpoint.breaker.no_answer(self, now)
+        if endpoint.left(now):
             self._gateway.emptied(endpoint)
         if self._target.waiting:
             self._gateway.pump(self._target)
 
-    def _wait(self) -> None:
-        target = self._target
+    def _queue(self) -> None:
+        target, gateway = self._target, self._gateway
         if target.gave_up:
             raise problems.failed(target)
-        if self._waiting_since is None:
-            if len(target.waiting) >= target.room:
+        waiting = target.waiting
+        again = self._wait is not None
+        if not again:
+            use = self._use
+            self.who = f"key {use.key.id}" if use is not None else self._client.peer
+            held, room = waiting.held(self.who), target.room
+            if len(waiting) >= room:
                 raise problems.queue_full(target)
-            self._waiting_since = self._gateway.clock()
-            self._comment_at = self._waiting_since + FIRST_COMMENT_S
+            if held >= share(room):
+                raise problems.share_used(target, held)
+            if not target.ready:
+                gateway.meter.model(target.name).wakeups += 1
+            self._wait = Wait(target, self._began, gateway.clock())
         self._tried = ()
-        target.waiting[self] = None
-        if len(target.waiting) == 1:
-            self._gateway.changed()
+        waiting.add(self, again=again)
+        if len(waiting) == 1:
+            gateway.changed()
 
     def _stop_waiting(self) -> None:
         waiting = self._target.waiting
         if self in waiting:
-            del waiting[self]
+            waiting.remove(self)
             if not waiting:
                 self._gateway.changed()
 
     def tick(self, now: float) -> None:
         """Called each second while waiting: gives up, or tells a streaming client that it still waits."""
-        target = self._target
-        problem = self._hopeless(now)
+        assert self._wait is not None
+        problem = self._wait.problem(now)
         if problem is not None:
             self._refuse(problem)
-        elif self._stream and now >= self._comment_at:
-            self._comment_at = now + COMMENT_S
+        elif self._asked.stream and (comment := self._wait.comment(now)):
             if not self.answer.opened:
                 self.answer.open_stream()
-            stage, progress = self._stage(), target.route.progress
-            percent = f" {progress:.0%}" if progress is not None and stage == LOADING else ""
-            text = f": llmgw {stage} {target.name}{percent} {now - self._began:.0f}s\n\n"
-            self.answer.emit(text.encode())
-
-    def _hopeless(self, now: float) -> ProblemError | None:
-        target, waited_s = self._target, now - self._began
-        if target.gave_up:
-            return problems.failed(target)
-        failing = target.failing
-        if not failing:
-            self._refused_since = None
-        elif self._refused_since is None:
-            self._refused_since = now
-        elif now - self._refused_since >= PATIENCE_S:
-            return problems.unreachable(target, failing, waited_s)
-        if waited_s >= target.route.wait_timeout_s:
-            return problems.waited_too_long(target, self._stage(), waited_s, now)
-        return None
-
-    def _stage(self) -> str:
-        """`loading` from the first request on, whatever control does about it just now."""
-        if not self._target.ready:
-            return LOADING
-        return "reconnecting" if self._target.failing else "queued"
+            self.answer.emit(comment)
 
     # -- an engine; its connection calls these
 
@@ -213,21 +174,12 @@ class Exchange:
             upstream.release()
             return
         self.upstream = upstream
-        body = request.body
-        if endpoint.upstream_model and endpoint.upstream_model != self._asked:
-            body = openai.renamed(body, endpoint.upstream_model)
-        head = (
-            b"POST %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n"
-            % (
-                request.target,
-                endpoint.authority,
-                b"".join(request.forward),
-                len(body),
-                self.answer.request_id,
-                endpoint.authorization,
-            )
-        )
+        asked = self._asked
+        body = outgoing.pieces(request, endpoint, asked, self._api)
+        size = sum(map(len, body))
+        head = outgoing.head(request, endpoint, asked.target, size, self.answer.request_id)
         upstream.send(self, head, body, plain=self.answer.opened or request.http10)
+        upstream.reader.counts = not self._api.raw
         if self._client.paused:
             upstream.pause()
 
@@ -250,25 +202,30 @@ class Exchange:
 
     def _failed(self, endpoint: Endpoint, why: str) -> None:
         self._why = f"{endpoint.replica} {why}"
-        endpoint.failed(self._why, self._gateway.clock())
+        if endpoint.breaker.failed(self._why, self._gateway.clock()):
+            self._gateway.meter.count("breaker_opened")
 
     def answered(self, upstream: Upstream, first: bytes) -> Callable[[bytes], None] | None:
         """The head of the answer is here, and `first` of its body; gives where the rest of it goes."""
         endpoint, reader = self.endpoint, upstream.reader
         assert endpoint is not None
-        if reader.status == UNAVAILABLE:
-            # llama-server says so while it loads, also when it was restarted in its place; and a quick no must not
-            # draw traffic. Another replica may do better, and this one too in a moment.
-            upstream.cancel()
-            self._try_elsewhere("answers 503")
-            return None
-        if endpoint.fails:
-            endpoint.worked()
+        if reader.status >= SERVER_ERROR and not self._api.raw:
+            if self._erred(upstream, endpoint, reader.status):
+                return None
+        elif endpoint.breaker.open:
+            endpoint.breaker.worked()
+            if self._target.waiting:
+                self._gateway.pump(self._target)
         self._free_body()
         if self._gateway.stopping:
             self.answer.keep_alive = False
+        now = self._gateway.clock()
+        self._first_s = now - self._began
+        if self._asked.stream or not self._api.streams:
+            self._pieces = self.answer.pieces
+            if len(self._target.endpoints) > 1:
+                endpoint.firsts.append((now, now - self._asked_at))
         if not self.answer.opened:
-            self._first_s = self._gateway.clock() - self._began
             self.answer.relay(reader, endpoint.name, first)
             return self.answer.write
         # In the stream that we opened only events can go on; anything else is kept, to be told by one.
@@ -280,12 +237,43 @@ class Exchange:
         rest(first)
         return rest
 
+    def _erred(self, upstream: Upstream, endpoint: Endpoint, status: int) -> bool:
+        """An answer of 5xx; whether the request went elsewhere for it."""
+        if status == UNAVAILABLE:
+            # llama-server says so while it loads, also when it was restarted in its place; and a quick no must not
+            # draw traffic. Another replica may do better, and this one too in a moment.
+            upstream.cancel()
+            self._try_elsewhere("answers 503")
+            return True
+        why = f"answers {status}"
+        if status == BAD_GATEWAY:
+            self._deaths += 1
+            if self._deaths < DEATHS_MAX:
+                upstream.cancel()
+                self._try_elsewhere(why)
+                return True
+            self._failed(endpoint, why)
+            return False
+        others = self._target.others(endpoint)
+        why = f"{endpoint.replica} {why}"
+        if endpoint.breaker.erred(why, self._gateway.clock(), others=others):
+            self._gateway.meter.count("breaker_opened")
+        return False
+
     def _collect(self, data: bytes) -> None:
         assert self._collected is not None
         self._collected += data[: REFUSAL_BYTES - len(self._collected)]
 
     def ended(self, upstream: Upstream) -> None:
         """The answer is whole."""
+        endpoint, status = self.endpoint, upstream.reader.status
+        assert endpoint is not None
+        if endpoint.breaker.fails and status < SERVER_ERROR:
+            endpoint.breaker.whole()
+        if status != OK:
+            endpoint.heard_at = self._gateway.now
+        elif not self._api.raw:
+            self._gateway.meter.said(self._target.name, self.answer.tail(TAIL_BYTES))
         if self._collected is not None:
             refused = problems.engine_refused(
                 self._target, upstream.reader.status, bytes(self._collected)
@@ -309,7 +297,7 @@ class Exchange:
             self._gateway.connect(endpoint, self, fresh=True)
         else:
             self._deaths += 1
-            if self._deaths < DEATHS_MAX and not reader.any:
+            if self._deaths < DEATHS_MAX and not reader.any and self._api.repeats:
                 self._try_elsewhere(why)
             else:
                 self._failed(endpoint, why)
@@ -351,6 +339,7 @@ class Exchange:
         """Ends the request with a no."""
         self._stop_waiting()
         self._why = problem.message
+        self._gateway.meter.refusal(problem.code)
         if self.answer.opened:
             self._end_with(problem)
             return
@@ -362,7 +351,7 @@ class Exchange:
 
     @property
     def _dialect(self) -> str:
-        return self._api.dialect if self._api is not None else openai.OPENAI
+        return self._api.dialect
 
     def _finish(self, end: str, *, keep_alive: bool) -> None:
         self._close_books(end)
@@ -371,26 +360,33 @@ class Exchange:
     def _free_body(self) -> None:
         """The body is held for a repetition, and no longer."""
         request = self._request
-        if request.body:
-            self._gateway.budget.used -= len(request.body)
-            request.body = b""
+        self._gateway.budget.used -= len(request.body)
+        request.body = b""
 
     def _close_books(self, end: str) -> None:
         """Every way out comes by here, once."""
         assert not self._over
         self._over = True
-        self._free_body()
+        if self._request.body:
+            self._free_body()
         self._leave_endpoint()
+        if self._use is not None:
+            self._use.end()
         gateway, out = self._gateway, self.answer
         seconds = gateway.clock() - self._began
-        gateway.meter.request(self._target.name, out.status, seconds, self._first_s, out.sent)
+        of = gateway.meter.request(self._target.name, out.status, seconds, self._first_s, out.sent)
+        if self._wait is not None:
+            of.wait.add(self._waited_s or seconds)
+        pieces = out.pieces - self._pieces
+        if self._pieces >= 0 and pieces > 1 and self._asked.stream:
+            of.gap.add((seconds - self._first_s) / pieces)
         if gateway.access is not None:
             gateway.access.request(
                 self._request,
                 out,
                 model=self._target.name,
                 replica=self._replica,
-                key=self._key.id if self._key is not None else "",
+                key=self._use.key.id if self._use is not None else "",
                 seconds=seconds,
                 first_s=self._first_s,
                 waited_s=self._waited_s,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from llmgw import wire
 from llmgw.core.types.routes import RouteReplica, RouteTable
-from llmgw.gateway.balance import Endpoint
+from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.settings import GatewaySettings
 from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer, Fetch
@@ -40,6 +40,8 @@ class Control:
         self.url = url.rstrip("/")
         self.endpoint = Endpoint(RouteReplica(replica=self.url, endpoint=self.url))
         self.changed = asyncio.Event()
+        #: it was told of this process, or does not answer
+        self.tried = asyncio.Event()
         self.up: bool | None = None
 
 
@@ -138,6 +140,8 @@ class Feed:
 
     def _save(self) -> None:
         """The table in use, for a start without control. No fsync: after a power cut no engine of it runs anyway."""
+        if self._gateway.stopping:
+            return  # the file is the next gateway's
         temporary = self._path.with_suffix(".tmp")
         try:
             temporary.unlink(missing_ok=True)
@@ -158,7 +162,9 @@ class Feed:
         failures = 0
         while True:
             control.changed.clear()
-            if await self._post_once(control, POST_S):
+            posted = await self._post_once(control, POST_S)
+            control.tried.set()
+            if posted:
                 failures = 0
                 await _soon(control.changed.wait, DEMAND_S)
             else:

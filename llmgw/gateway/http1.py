@@ -67,6 +67,13 @@ class Request:
         self.http10 = False
         self.keep_alive = True
 
+    def header(self, name: bytes) -> bytes:
+        """Of those that go on: the last of that name, as engines' own servers read it, else b""."""
+        values = (
+            v for n, _, v, _ in zip(*[iter(self.forward)] * 4, strict=True) if n.lower() == name
+        )
+        return b", ".join(values)
+
 
 class RequestReader:
     """`feed` bytes of one connection; whole requests queue in `ready`, `error` is what ends it after them.

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from llmgw.gateway import openai
+from llmgw.gateway import openai, raw
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import allowed
 from llmgw.gateway.openai import JSON, ProblemError
@@ -37,8 +37,8 @@ def respond(gateway: Gateway, request: Request, *, loopback: bool) -> Reply:
         return _preflight(request)
     if path in openai.APIS:
         raise _wrong_method(method, "POST, OPTIONS")
-    if path in openai.LATER:
-        raise ProblemError(501, "not_supported", f"{path.decode()} is not supported yet")
+    if path.startswith(raw.PREFIX):
+        raise _wrong_method(method, ", ".join(m.decode() for m in raw.METHODS))
     if path not in (MODELS, b"/healthz", b"/metrics") and not path.startswith(MODELS + b"/"):
         message = f"{path[:200].decode(errors='replace')} is not served here"
         hint = "clients use /v1/chat/completions and its like; a base URL ends in /v1"
@@ -50,7 +50,7 @@ def respond(gateway: Gateway, request: Request, *, loopback: bool) -> Reply:
     if path == b"/metrics":
         if not loopback:
             gateway.keys.check(request.own)
-        return 200, METRICS, gateway.meter.exposition(gateway.fleet, len(gateway.connections))
+        return 200, METRICS, gateway.scraped(gateway.exposition())
     return _models(gateway, request)
 
 

@@ -12,20 +12,40 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from llmgw.gateway import openai
 from llmgw.gateway.answer import Answer
 from llmgw.gateway.balance import Fleet
+from llmgw.gateway.breaker import CLOSED, HALF_OPEN, OPEN
 from llmgw.gateway.http1 import Request
+from llmgw.gateway.usage import tokens
 
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 WORD = re.compile(r"[A-Za-z0-9_./:@+,%#-]+")
 SERVER_ERROR = 500
+#: what most requests ask, decoded once
+PATHS = {path: path.decode() for path in openai.APIS}
 LINES_MAX = 200
 COUNTERS = {
     "retries": "Attempts repeated on another replica or a fresh connection.",
     "clients_left": "Requests whose client left before their end.",
     "broken": "Answers that an engine broke off after they had begun.",
     "refused": "Requests refused for their framing.",
+    "breaker_opened": "Times that a replica was left alone because it failed.",
 }
+#: name, field of `ModelMeter`, text
+HISTOGRAMS = (
+    ("request_seconds", "seconds", "From a whole request to its last byte."),
+    ("first_byte_seconds", "first", "From a whole request to the first byte of an engine."),
+    ("chunk_gap_seconds", "gap", "Mean time between the pieces of a stream, one value per stream."),
+    ("wait_seconds", "wait", "Waits of those requests that had to wait for a replica."),
+)
+MODEL_COUNTERS = (
+    ("wakeups_total", "wakeups", "Requests that found no replica ready."),
+    ("prompt_tokens_total", "prompt", "Tokens of prompts, where the engine says so."),
+    ("completion_tokens_total", "completion", "Tokens of answers, where the engine says so."),
+)
+BREAKER = {CLOSED: 0, HALF_OPEN: 1, OPEN: 2}
 
 
 class Access:
@@ -71,7 +91,7 @@ class Access:
         level = "warning" if end == "broken" or answer.status >= SERVER_ERROR else "info   "
         self._lines.append(
             f"{self._timestamp()} {level} request  id={answer.request_id.decode()} "
-            f"method={request.method.decode()} path={_plain(request.path[:200].decode(errors='replace'))} "
+            f"method={request.method.decode()} path={PATHS.get(request.path) or _path(request.path)} "
             f"status={answer.status} model={model or '-'} replica={replica or '-'} key={key or '-'} "
             f"bytes={answer.sent} ms={seconds * 1000:.1f} first_ms={first_s * 1000:.1f} "
             f"waited_ms={waited_s * 1000:.0f} end={end}{f' why={_plain(why)}' if why else ''}\n"
@@ -80,62 +100,103 @@ class Access:
             self.flush()
 
 
+def _path(path: bytes) -> str:
+    return _plain(path[:200].decode(errors="replace"))
+
+
 def _plain(text: str) -> str:
     """As it is, or quoted where it would not be one word."""
     return text if WORD.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 class Histogram:
-    __slots__ = ("counts", "sum")
+    __slots__ = ("bounds", "counts", "sum")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
+    def __init__(self, bounds: tuple[float, ...] = BUCKETS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
+
+
+class ModelMeter:
+    """What is counted for one model. `gap`: the mean time between the pieces of a stream, once per stream."""
+
+    __slots__ = ("codes", "completion", "first", "gap", "prompt", "seconds", "wait", "wakeups")
+
+    def __init__(self) -> None:
+        self.codes: dict[int, int] = {}
+        self.seconds = Histogram()
+        self.first = Histogram()
+        self.gap = Histogram(GAPS)
+        self.wait = Histogram()
+        self.wakeups = 0
+        self.prompt = 0
+        self.completion = 0
 
 
 class Meter:
     """Counts since the start. Models are canonical names only: what clients make up is no label."""
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[str, int], int] = {}
-        self.seconds: dict[str, Histogram] = {}
-        self.first: dict[str, Histogram] = {}
+        self.models: dict[str, ModelMeter] = {}
         self.sent_bytes = 0
         self.counts = dict.fromkeys(COUNTERS, 0)
+        self.refusals: dict[str, int] = {}
         self.control_up: dict[str, bool] = {}
 
     def count(self, name: str) -> None:
         self.counts[name] += 1
 
-    def request(self, model: str, status: int, seconds: float, first: float, size: int) -> None:
-        key = (model, status)
-        self.requests[key] = self.requests.get(key, 0) + 1
+    def refusal(self, code: str) -> None:
+        self.refusals[code] = self.refusals.get(code, 0) + 1
+
+    def model(self, name: str) -> ModelMeter:
+        found = self.models.get(name)
+        if found is None:
+            found = self.models[name] = ModelMeter()
+        return found
+
+    def request(
+        self, model: str, status: int, seconds: float, first: float, size: int
+    ) -> ModelMeter:
+        """`model` is empty where a request named none that exists."""
+        of = self.model(model)
+        of.codes[status] = of.codes.get(status, 0) + 1
         self.sent_bytes += size
         if model:
-            if model not in self.seconds:
-                self.seconds[model], self.first[model] = Histogram(), Histogram()
-            self.seconds[model].add(seconds)
+            of.seconds.add(seconds)
             if first:
-                self.first[model].add(first)
+                of.first.add(first)
+        return of
+
+    def said(self, model: str, tail: bytes) -> None:
+        """`tail`: the last bytes of a good answer."""
+        prompt, completion = tokens(tail)
+        if prompt or completion:
+            of = self.model(model)
+            of.prompt += prompt
+            of.completion += completion
 
     def exposition(self, fleet: Fleet, connections: int) -> bytes:
         """Prometheus' text format 0.0.4."""
         blocks = [
-            _family("requests_total", "counter", "Finished requests.", self._requests()),
-            _histograms("request_seconds", "From a whole request to its last byte.", self.seconds),
-            _histograms(
-                "first_byte_seconds", "From a whole request to its first byte.", self.first
-            ),
+            *self._requests(),
             _family(
                 "sent_bytes_total", "counter", "Bytes sent to clients.", [("", self.sent_bytes)]
             ),
             *(
                 _family(f"{name}_total", "counter", text, [("", self.counts[name])])
                 for name, text in COUNTERS.items()
+            ),
+            _family(
+                "refusals_total",
+                "counter",
+                "Requests that the gateway itself answered with an error, by its code.",
+                [(_labels(reason=code), n) for code, n in self.refusals.items()],
             ),
             _family("connections", "gauge", "Open client connections.", [("", connections)]),
             *_fleet(fleet),
@@ -148,22 +209,54 @@ class Meter:
         ]
         return "".join(blocks).encode()
 
-    def _requests(self) -> Iterable[tuple[str, float]]:
-        return [(_labels(model=m, code=str(s)), n) for (m, s), n in self.requests.items()]
+    def _requests(self) -> list[str]:
+        codes = [
+            (_labels(model=name, code=str(code)), n)
+            for name, of in self.models.items()
+            for code, n in of.codes.items()
+        ]
+        named = {name: of for name, of in self.models.items() if name}
+        return [
+            _family("requests_total", "counter", "Finished requests.", codes),
+            *(
+                _histograms(name, text, {m: getattr(of, field) for m, of in named.items()})
+                for name, field, text in HISTOGRAMS
+            ),
+            *(
+                _family(
+                    name,
+                    "counter",
+                    text,
+                    [(_labels(model=m), getattr(of, field)) for m, of in named.items()],
+                )
+                for name, field, text in MODEL_COUNTERS
+            ),
+        ]
 
 
 def _fleet(fleet: Fleet) -> list[str]:
     targets = fleet.targets.values()
-    of = [(_labels(model=t.name, replica=e.replica), e) for t in targets for e in t.endpoints]
+    of = [
+        (_labels(model=t.name, replica=e.replica), e, t.slow and e.slow)
+        for t in targets
+        for e in t.endpoints
+    ]
     version = fleet.table.version if fleet.table else 0
     waiting = [(_labels(model=t.name), len(t.waiting)) for t in targets]
+    in_flight = [(k, e.in_flight) for k, e, _ in of]
+    breaker = [(k, BREAKER[e.breaker.state]) for k, e, _ in of]
+    slow = [(k, int(slow)) for k, _, slow in of]
     return [
         _family("table_version", "gauge", "Route table in use.", [("", version)]),
         _family("waiting", "gauge", "Requests waiting for a replica.", waiting),
-        _family("in_flight", "gauge", "Requests on a replica.", [(k, e.in_flight) for k, e in of]),
+        _family("in_flight", "gauge", "Requests on a replica.", in_flight),
         _family(
-            "failing", "gauge", "Replicas that failed last.", [(k, int(e.fails > 0)) for k, e in of]
+            "breaker",
+            "gauge",
+            "Whether a replica may have requests: 0 closed, 1 half-open, 2 open.",
+            breaker,
         ),
+        _family("slow", "gauge", "Replicas passed over as slower than their siblings.", slow),
     ]
 
 
@@ -186,7 +279,7 @@ def _histograms(name: str, text: str, histograms: dict[str, Histogram]) -> str:
     lines = []
     for model, histogram in histograms.items():
         total = 0
-        for bound, count in zip((*BUCKETS, "+Inf"), histogram.counts, strict=True):
+        for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
             total += count
             lines.append(f"{full}_bucket{_labels(model=model, le=str(bound))} {total}\n")
         lines.append(f"{full}_sum{_labels(model=model)} {histogram.sum}\n")

@@ -20,10 +20,16 @@ OPENAI, ANTHROPIC, RESPONSES = "openai", "anthropic", "responses"
 
 
 class Api(NamedTuple):
-    """`streams`: an answer may be a stream of events, so that a waiting client can be told so."""
+    """`streams`: an answer may be a stream of events, so that a waiting client can be told so.
+
+    `form`: the body is a multipart form; `raw`: an engine's own API; `repeats`: may be asked again after a failure.
+    """
 
     dialect: str = OPENAI
     streams: bool = False
+    form: bool = False
+    raw: bool = False
+    repeats: bool = True
 
 
 APIS = {
@@ -36,9 +42,11 @@ APIS = {
     b"/v1/messages": Api(ANTHROPIC, streams=True),
     b"/v1/messages/count_tokens": Api(ANTHROPIC),
     b"/v1/audio/speech": Api(),
+    b"/v1/audio/transcriptions": Api(form=True, streams=True),
+    b"/v1/audio/translations": Api(form=True),
     b"/v1/images/generations": Api(),
+    b"/v1/images/edits": Api(form=True, streams=True),
 }
-LATER = frozenset((b"/v1/audio/transcriptions", b"/v1/audio/translations", b"/v1/images/edits"))
 
 
 class ProblemError(LlmgwError):
@@ -133,6 +141,22 @@ def asked(body: bytes) -> Asked:
             400, "invalid_body", "the body is refused: `model` is empty", param="model"
         )
     return found
+
+
+class _Prompt(msgspec.Struct):
+    system: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+
+
+_prompt = msgspec.json.Decoder(_Prompt).decode
+
+
+def prompt(body: bytes, size: int) -> bytes:
+    """The first bytes of what a body asks, as sent: an engine that has seen them still has them in its cache."""
+    found = _prompt(body)
+    return b"".join((found.system, found.messages, found.prompt, found.input))[:size]
 
 
 def renamed(body: bytes, model: str) -> bytes:

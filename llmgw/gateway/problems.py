@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from llmgw.gateway.balance import FAILED, LOADED, Target
 from llmgw.gateway.openai import ProblemError
+from llmgw.gateway.queue import share
 
 
 def no_route_table() -> ProblemError:
@@ -30,6 +31,17 @@ def queue_full(target: Target) -> ProblemError:
         "queue_full",
         f"{len(target.waiting)} requests wait for model {target.name!r} already",
         f"at most {target.room} may: raise requests.queue or scaling.max in the catalog",
+        retry_after_s=5,
+    )
+
+
+def share_used(target: Target, held: int) -> ProblemError:
+    return ProblemError(
+        429,
+        "queue_share_used",
+        f"{held} requests of this client wait for model {target.name!r} already",
+        f"one client may hold {share(target.room)} of {target.room} places, the rest is kept for others: "
+        "raise requests.queue or scaling.max in the catalog, or send fewer at a time",
         retry_after_s=5,
     )
 

@@ -23,6 +23,8 @@ from llmgw.gateway.state import Gateway
 
 #: A client may take this long to send its headers, to send more of a body, to send all of it, and to ask again.
 HEADERS_S, BODY_GAP_S, BODY_S, KEEP_ALIVE_S = 15.0, 60.0, 600.0, 75.0
+#: Where another process took over, an idle client stays so long: it may be about to ask, and hears "close" then.
+HANDED_OVER_S = 20.0
 #: A client that takes nothing for so long is gone, whatever its kernel says.
 WRITE_STALL_S = 300.0
 #: After a refusal the rest of what a client sends is read and dropped, or it would not see the answer: until it is
@@ -38,7 +40,7 @@ class Downstream(asyncio.Protocol):
 
     __slots__ = (
         "_advancing", "_began", "_exchange", "_gateway", "_lingering", "_read_at", "_reader", "_stalled_since",
-        "_stash", "_transport", "loopback", "paused", "write",
+        "_stash", "_transport", "loopback", "paused", "peer", "write",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway) -> None:
@@ -54,6 +56,7 @@ class Downstream(asyncio.Protocol):
         self.write: Callable[[bytes], object]
         self.paused = False
         self.loopback = False
+        self.peer = ""
 
     @property
     def busy(self) -> bool:
@@ -65,7 +68,8 @@ class Downstream(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.write = self._transport.write
         peer = transport.get_extra_info("peername")
-        self.loopback = bool(peer) and (peer[0] == "::1" or str(peer[0]).startswith("127."))
+        self.peer = str(peer[0]) if peer else ""
+        self.loopback = self.peer == "::1" or self.peer.startswith("127.")
         self._gateway.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -157,7 +161,7 @@ class Downstream(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         self._exchange = None
         self._read_at = self._gateway.now
-        if keep_alive and not self._gateway.stopping:
+        if keep_alive and (not self._gateway.stopping or self._gateway.handed_over):
             self._advance()
         else:
             self._transport.close()
@@ -190,8 +194,13 @@ class Downstream(asyncio.Protocol):
         if self._reader.partial:
             if late_s > (HEADERS_S if self._reader.in_head else BODY_S) or quiet_s > BODY_GAP_S:
                 self._refuse(http1.Refused(408, f"the request is not whole after {late_s:.0f} s"))
-        elif quiet_s > KEEP_ALIVE_S or self._gateway.stopping:
+        elif quiet_s > self._idle_s():
             self._transport.close()
+
+    def _idle_s(self) -> float:
+        if not self._gateway.stopping:
+            return KEEP_ALIVE_S
+        return HANDED_OVER_S if self._gateway.handed_over else -1.0
 
 
 def serve_on(gateway: Gateway, listener: socket.socket) -> Awaitable[asyncio.Server]:

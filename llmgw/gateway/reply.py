@@ -48,6 +48,8 @@ class ReplyReader:
     reusable = False
     #: False where line ends may follow the last chunk: they would stand before the client's next answer.
     tidy = True
+    #: whether a good answer shows that the engine is well; who asks it for `/health` has asked for nothing else (F64)
+    counts = True
     _excess = False
     _left = 0
     _buffer = b""

@@ -5,6 +5,7 @@ Answers for: refusing what cannot work, with the fact and what to try. It may no
 
 from __future__ import annotations
 
+import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NoReturn
@@ -15,10 +16,18 @@ from msgspec import Struct
 from llmgw.errors import UsageError
 from llmgw.gateway.http1 import BODY_BYTES
 
+WORKERS_MAX = 256
+
+
+def default_workers() -> int:
+    """The other half of the cores is the engines'."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)
+
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):
     """`listen` binds a socket of our own; `listen_fd` is an inherited one that listens already. Exactly one of them.
 
+    `takeover`: in place of the gateway of `state_dir`, which finishes what it has; where none is, an ordinary start.
     `token` is the node token (`LLMGW_NODE_TOKEN`), sent to control; empty where control asks for none.
     """
 
@@ -41,14 +50,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
                 "a gateway listens on an address or on an inherited socket",
                 "give one of --listen and --listen-fd",
             )
-        if self.workers != 1:
+        if not 1 <= self.workers <= WORKERS_MAX:
             _refuse(
-                f"--workers {self.workers} is not supported yet", "leave it out: one worker serves"
-            )
-        if self.takeover:
-            _refuse(
-                "--takeover is not supported yet",
-                "stop the running gateway first: it serves its clients to their end",
+                f"--workers {self.workers} is not from 1 to {WORKERS_MAX}",
+                f"leave it out: one per two cores, here {default_workers()}",
             )
         if not self.controls:
             _refuse(

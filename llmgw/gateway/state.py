@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from llmgw.core.types.routes import Demand, RouteTable
 from llmgw.gateway import openai
-from llmgw.gateway.balance import Endpoint, Fleet, Target, merged
+from llmgw.gateway.balance import Fleet, Target, merged
+from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import BODY_BYTES, Budget
 from llmgw.gateway.keys import Keys
 from llmgw.gateway.meter import Access, Meter
@@ -55,6 +56,9 @@ class Gateway:
         self.keys = Keys((), open_without=open_without_keys)
         self.connections: set[Any] = set()
         self.stopping = False
+        #: what is scraped: ours, or ours among those of the other workers
+        self.scraped: Callable[[bytes], bytes] = bytes
+        self.handed_over = False  # stopping, and another process accepts in our place
         self.on_change: list[Callable[[], None]] = []
         self.connect: Connect
         self._list = b""
@@ -70,7 +74,8 @@ class Gateway:
         table = merged(old, table) if old is not None else table
         gone = self.fleet.apply(table, self.clock())
         self.names = Names(table)
-        self.keys = Keys(table.keys, open_without=self.open_without_keys)
+        keys = Keys(table.keys, open_without=self.open_without_keys)
+        self.keys = keys.following(self.keys)
         self._list = b""
         for target in (*gone, *self.fleet.targets.values()):
             self._wake(target)
@@ -94,6 +99,9 @@ class Gateway:
         if not self._list:
             self._list = openai.model_list([(t.name, t.route) for t in self.fleet.targets.values()])
         return self._list
+
+    def exposition(self) -> bytes:
+        return self.meter.exposition(self.fleet, len(self.connections))
 
     # -- requests
 
@@ -133,6 +141,8 @@ class Gateway:
         """Once a second: every time-out there is. No request has a timer of its own."""
         now = self.now = self.clock()
         for target in tuple(self.fleet.targets.values()):
+            for _ in target.watch(now):
+                self.meter.count("breaker_opened")
             if not target.waiting:
                 continue
             for waiter in tuple(

@@ -15,13 +15,15 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
-from llmgw.gateway.balance import Endpoint
+from llmgw.gateway.endpoint import Endpoint
+from llmgw.gateway.outgoing import Pieces
 from llmgw.gateway.reply import BadReplyError, ReplyReader
 
 CONNECT_S = 3.0
 #: Head and body go out in one piece up to this size; beyond it joining costs more than it saves.
 JOIN_BYTES = 64 * 1024
 IDLE_MAX = 64
+OK = 200
 
 
 class Sink(Protocol):
@@ -57,15 +59,15 @@ class Upstream(asyncio.Protocol):
         self.reused = False
         self.idle_since = 0.0
 
-    def send(self, sink: Sink, head: bytes, body: bytes, *, plain: bool) -> None:
+    def send(self, sink: Sink, head: bytes, body: Pieces, *, plain: bool) -> None:
         self._sink = sink
         self._pass = None
         self.told = False
         self.reader = ReplyReader(plain=plain)
-        if len(body) < JOIN_BYTES:
-            self.transport.write(head + body)
+        if len(body) == 1 and len(body[0]) < JOIN_BYTES:
+            self.transport.write(head + body[0])
         else:
-            self.transport.writelines((head, body))
+            self.transport.writelines((head, *body))
 
     def data_received(self, data: bytes) -> None:
         sink = self._sink
@@ -79,6 +81,8 @@ class Upstream(asyncio.Protocol):
             self.cancel()
             sink.lost(self, str(e))
             return
+        if reader.status == OK and reader.counts:
+            self._endpoint.answering = True
         if self._pass is not None:
             if data:
                 self._pass(data)
@@ -218,7 +222,7 @@ class Fetch:
             upstream.release()
             return
         self._upstream = upstream
-        upstream.send(self, self._head, self._body, plain=True)
+        upstream.send(self, self._head, (self._body,), plain=True)
 
     def unreachable(self, why: str) -> None:
         if not self._future.done():

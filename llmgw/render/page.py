@@ -39,6 +39,10 @@ STYLES = {
     "stopping": WARN,
     "unknown": WARN,
     "unloaded": DIM,
+    "ok": GOOD,
+    "warn": WARN,
+    "fail": BAD,
+    "skip": DIM,
 }
 
 

@@ -23,7 +23,7 @@ def page(plan: Json) -> list[Table | str]:
     ends = _ends(plan)
     rows = [_shard(s, ends, names) for s in plan["shards"]]
     rows += [_silent(n) for n in plan["nodes"] if not n["answered"]]
-    rows += [_foreign(f, names) for f in plan.get("foreign", ())]
+    rows += [_foreign(f, names) for f in _strangers(plan)]
     parts: list[Table | str] = [Table(HEAD, rows)] if rows else ["no engine runs"]
     follows = list(_follows(plan, ends, names))
     if follows:
@@ -109,18 +109,41 @@ def _silent(node: Json) -> list[str]:
     return [word, "-", node["node"], "-", "-", "-", f"{why}{held}"]
 
 
-def _foreign(process: Json, names: dict[str, str]) -> list[str]:
-    program = (process.get("command") or "process").split(" ", 1)[0].rpartition("/")[2]
-    gpu = process.get("gpu")
+def _strangers(plan: Json) -> list[list[Json]]:
+    """The rows of processes that are not ours, those of one engine together."""
+    groups: dict[tuple[str, int], list[Json]] = {}
+    for f in plan.get("foreign", ()):
+        groups.setdefault((f["node"], f.get("engine") or f["pid"]), []).append(f)
+    return list(groups.values())
+
+
+def _foreign(rows: list[Json], names: dict[str, str]) -> list[str]:
+    pid = rows[0].get("engine") or rows[0]["pid"]
+    own = next((f for f in rows if f["pid"] == pid), rows[0])
+    words = (own.get("command") or "process").split(" ")
+    program = words[0].rpartition("/")[2]
+    gpus = sorted({f["gpu"] for f in rows if f.get("gpu")}, key=lambda u: names.get(u, u))
+    memory = sum(f.get("memory") or 0 for f in rows)
+    does = f"holds {size(memory)}" if gpus else "listens"
     return [
         "? foreign",
-        f"{program} pid {process['pid']}",
-        process["node"],
-        _gpus([gpu] if gpu else [], names, none="-"),
-        str(process.get("port") or "-"),
+        f"{program} pid {pid}",
+        own["node"],
+        _gpus(gpus, names, none="-"),
+        str(own.get("port") or "-"),
         "-",
-        f"holds {size(process.get('memory') or 0)}; not ours, left alone",
+        f"{does}{_likeness(own)}",
     ]
+
+
+def _likeness(process: Json) -> str:
+    if process.get("adopt"):
+        profile = process["matches"].partition("/")[2]
+        return f", matches {profile}: {process['adopt']}"
+    if process.get("nearest"):
+        differs = [f"{d['what']} {d['runs']} instead of {d['wanted']}" for d in process["differs"]]
+        return f", is not quite {process['nearest']}: {'; '.join(differs)}; left alone"
+    return "; not ours, left alone"
 
 
 def _follows(

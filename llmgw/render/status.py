@@ -128,7 +128,7 @@ def _node(node: Json, *, wide: bool) -> list[list[str]]:
     first = [node["node"], node["state"]]
     rows = []
     for gpu in node["gpus"] or [None]:
-        device = f"{gpu['index']} {_short(gpu['name'])}".strip() if gpu else "-"
+        device = f"{gpu['index']} {_short(gpu['name'])}{_health(gpu)}".strip() if gpu else "-"
         memory = _of(gpu["used"] / GIB, gpu["memory"] / GIB, "GiB", "{:.1f}") if gpu else "-"
         row = [*first, device, memory, power, str(node["engines"])]
         if wide:
@@ -139,6 +139,13 @@ def _node(node: Json, *, wide: bool) -> list[list[str]]:
     for row in rows[1:]:
         row[5] = ""
     return rows
+
+
+def _health(gpu: Json) -> str:
+    """What is wrong with it is among the warnings."""
+    if gpu.get("lost"):
+        return " (lost)"
+    return "" if gpu.get("healthy", True) else " (not healthy)"
 
 
 def _short(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from llmgw.core.types.messages import SHARD_STATES, Events, NodeReport, ShardReport
+from llmgw.core.types.messages import EXTRA, SHARD_STATES, Events, NodeReport, ShardReport
 from llmgw.errors import LlmgwError
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class WireError(LlmgwError):
 
 
 def _wire_names(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(f.encode_name for f in msgspec.structs.fields(kind)) - {"extra"}
+    return frozenset(f.encode_name for f in msgspec.structs.fields(kind)) - {EXTRA}
 
 
 #: Ranks are few; names are those of contract/catalog.md, for they become paths and keys.
@@ -68,12 +68,12 @@ def decode_report(data: bytes) -> NodeReport:
 
     Typed in one go where it holds nothing but what this version knows; else field by field, five times as slow.
     """
-    if b'"shards"' in data and b'"extra"' not in data and b"\\" not in data and data.isascii():
+    if b"\\" not in data and data.isascii():
         try:
             report = _report.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return report_of(_json(data))
-        if _whole(report):
+        if (report.shards or b'"shards"' in data) and _whole(report):
             return report
     return report_of(_json(data))
 
@@ -218,14 +218,14 @@ def _named(shard: ShardReport) -> ShardReport:
 def report_document(report: NodeReport, *, secrets: bool = True) -> dict[str, Any]:
     """Plain values of a report; without `secrets` the keys that only `register` may carry are left out."""
     plain: dict[str, Any] = msgspec.to_builtins(report)
-    plain |= plain.pop("extra")
+    plain |= plain.pop(EXTRA)
     plain["shards"] = [shard_document(s, secrets=secrets) for s in report.shards]
     return plain
 
 
 def shard_document(shard: ShardReport, *, secrets: bool = True) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(shard)
-    plain |= plain.pop("extra")
+    plain |= plain.pop(EXTRA)
     for name in ("node",) if secrets else ("node", "api_key", "served_name"):
         if not secrets or plain[name] is None:
             del plain[name]

@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+from llmgw.core.adopt.foreign import Engine, engines, nearest
 from llmgw.core.reconcile.guard import rolled
+from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.plan import (
     DIFFERENCES,
     QUIET,
@@ -41,10 +43,12 @@ def plan_document(
     generated_at: str,
     allow_partial: bool = False,
     nodes: Mapping[str, Node] | None = None,
+    catalog: Catalog | None = None,
 ) -> dict[str, Any]:
     """`source` is control, agents or file; `generated_at` an ISO-8601 UTC time of the caller's clock.
 
-    `nodes` of the state that was judged give GPUs their index and name the processes that are not ours (A70).
+    `nodes` of the state that was judged give GPUs their index and name the processes that are not ours (A70), and
+    `catalog` says which of those could be taken over.
     """
     nodes = nodes or {}
     shards = [_shard(v) for v in sorted(plan.verdicts, key=_place)]
@@ -66,7 +70,7 @@ def plan_document(
         "replicas": [_replica(r) for r in plan.replicas if r.claimed],
         "actions": actions,
         "gpus": [g for name in sorted(nodes) for g in _gpus(nodes[name])],
-        "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name])],
+        "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name], catalog)],
         "summary": summary,
         "disturbs": _disturbed(plan),
         "blocked": _blocked(plan),
@@ -164,18 +168,43 @@ def _gpus(node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def _foreign(node: Node) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": node.report.node,
+def _foreign(node: Node, catalog: Catalog | None) -> list[dict[str, Any]]:
+    """A row a process and GPU; of an engine that somebody started what it is most like, and how to take it over."""
+    report = node.report
+    rows = []
+    said = {e.pid: _likeness(node, e, catalog) for e in engines(report)}
+    for f in sorted(report.foreign, key=lambda f: (f.gpu, f.pid)):
+        if f.shard:
+            continue
+        engine = (f.by_hand and f.by_hand.pid) or f.pid
+        row = {
+            "node": report.node,
             "pid": f.pid,
             "gpu": f.gpu,
             "memory": f.memory_bytes,
             "command": f.command,
             "port": f.port,
+            "engine": (f.by_hand and f.by_hand.pid) or None,
         }
-        for f in sorted(node.report.foreign, key=lambda f: (f.gpu, f.pid))
-    ]
+        rows.append(row | said.get(engine, NOTHING_LIKE_IT))
+    return rows
+
+
+NOTHING_LIKE_IT: dict[str, Any] = {"matches": None, "nearest": None, "differs": [], "adopt": None}
+
+
+def _likeness(node: Node, engine: Engine, catalog: Catalog | None) -> dict[str, Any]:
+    like = nearest(catalog, node.report, engine) if catalog is not None else None
+    if like is None:
+        return NOTHING_LIKE_IT
+    alike = not like.differing
+    line = f"llmgw adopt {node.report.node}:{engine.pid} --as {like.name}"
+    return {
+        "matches": like.name if alike else None,
+        "nearest": like.name,
+        "differs": [{"what": f.what, "wanted": f.wanted, "runs": f.runs} for f in like.differing],
+        "adopt": line if alike else None,
+    }
 
 
 def _place(v: Verdict) -> tuple[object, ...]:

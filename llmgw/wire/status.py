@@ -13,10 +13,10 @@ from msgspec import Struct, to_builtins
 
 from llmgw.core import idle
 from llmgw.core.adopt.survey import Survey
-from llmgw.core.capacity import GpuHeld, Held, holdings
+from llmgw.core.capacity import GpuHeld, Held, gib, holdings
 from llmgw.core.roll import HALTED
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import TERMINAL, Gpu
+from llmgw.core.types.messages import TERMINAL, Foreign, Gpu
 from llmgw.core.types.plan import Plan, Replica, RollReplica, StartReplica, StopReplica, Wait
 from llmgw.core.types.routes import RouteModel, RouteTable
 from llmgw.core.types.state import REMEMBERED, Node, Shard, State
@@ -112,6 +112,7 @@ def _node(seen: Seen, name: str, node: Node, held: Held) -> Json:
         "power_w": sum(measured) if measured else None,
         "power_reserved_w": held.power_w,
         "power_budget_w": report.capacity.power_w,
+        "foreign": [_foreign(f) for f in report.foreign],
         "engines": sum(s.holds for s in node.shards),
     }
 
@@ -126,6 +127,21 @@ def _gpu(gpu: Gpu, held: GpuHeld) -> Json:
         "used": gpu.memory_used_bytes,
         "foreign": held.foreign_bytes,
         "healthy": gpu.healthy,
+        "lost": gpu.lost,
+        "trouble": gpu.trouble or None,
+        "unified": gpu.unified,
+    }
+
+
+def _foreign(process: Foreign) -> Json:
+    """A process on a GPU that is not ours (A70); with a shard what one of ours holds beyond what it was given (F73)."""
+    return {
+        "pid": process.pid,
+        "gpu": process.gpu or None,
+        "memory": process.memory_bytes,
+        "command": process.command,
+        "port": process.port,
+        "shard": process.shard or None,
     }
 
 
@@ -267,14 +283,32 @@ def _warnings(seen: Seen) -> Iterator[str]:
                 f"the agent on {name} is too old (protocol {node.report.protocol}): "
                 "its engines are left alone, upgrade it"
             )
-        if node.connected and node.report.gpus is None:
-            yield f"the GPUs of {name} are not known: is the driver up?"
+        if node.connected:
+            yield from _devices(name, node)
         for shard in node.shards:
             yield from _fallen_back(name, shard)
     yield from _halted(seen.plan)
     for v in seen.found.verdicts:
         if v.verdict in ("conflict", "stray"):
             yield f"{v.shard.report.shard} on {v.shard.node}: {v.verdict}: {v.why}"
+
+
+def _devices(name: str, node: Node) -> Iterator[str]:
+    """What is wrong with its GPUs: not known (F59), lost (F72), not for new work, held beyond what was given (F73)."""
+    report = node.report
+    if report.gpus is None or report.gpus_error:
+        yield f"the GPUs of {name} are not known: {report.gpus_error or 'is the driver up?'}"
+    index = {g.uuid: g.index for g in report.gpus or ()}
+    for gpu in report.gpus or ():
+        if gpu.trouble:
+            state = "lost" if gpu.lost else "ok" if gpu.healthy else "not used for new work"
+            yield f"GPU {gpu.index} of {name} is {state}: {gpu.trouble}"
+    for f in report.foreign:
+        if f.shard:
+            yield (
+                f"{f.shard} on {name} holds {gib(f.memory_bytes)} GiB of GPU {index.get(f.gpu, f.gpu)} "
+                "beyond what it was given (gpu_memory of its profile)"
+            )
 
 
 def _halted(plan: Plan) -> Iterator[str]:

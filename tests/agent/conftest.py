@@ -1,11 +1,13 @@
-"""A rig for every test that wants one."""
+"""A rig for every test that wants one, and made-up GPUs."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.agent.cards import Cards
 from tests.agent.rig import Rig
+from tests.engines import fake_nvml
 
 
 @pytest.fixture
@@ -13,3 +15,19 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
     rig.close()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the fake libnvidia-ml.so.1."""
+    why = fake_nvml.why_not()
+    if why:
+        pytest.skip(why)
+    folder = fake_nvml.build(tmp_path_factory.mktemp("nvml"))
+    assert folder is not None
+    return folder
+
+
+@pytest.fixture
+def cards(tmp_path: Path, library: Path) -> Cards:
+    return Cards(tmp_path / "gpus.json", library)

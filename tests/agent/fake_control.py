@@ -28,6 +28,7 @@ class FakeControl:
         self.token = token
         self.down = self.closed = False
         self.match = True
+        self.programs: list[str] = []
         self.registers: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.refused: list[dict[str, Any]] = []
@@ -133,7 +134,7 @@ class FakeControl:
                 self.gone.append([shard, incarnation])
                 self.shards.pop(shard, None)
             self.changed.notify_all()
-            return 200, {"match": self.match, "epoch": self.epoch}
+            return 200, {"match": self.match, "epoch": self.epoch, "programs": self.programs}
 
     def _take(self, shards: list[dict[str, Any]]) -> None:
         for shard in shards:
@@ -162,6 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlparse(self.path)
         query = {k: v[0] for k, v in parse_qs(url.query).items()}
+        if url.path == "/healthz":
+            self._answer(200, {})
+            return
         if self._refused():
             return
         self._answer(*self.control.commands(query["session"], int(query["after"])))

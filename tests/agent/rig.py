@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,12 @@ class Rig:
 
     # ------------------------------------------------ the agent
 
-    def start_agent(self, crash_at: str = "", **env: str) -> Rig:
+    def start_agent(self, crash_at: str = "", wrap: Sequence[str] = (), **env: str) -> Rig:
+        """`wrap`: a command line that ends in executing the one that it is given."""
         self.logs += 1
         with self.log_path().open("w") as log:
             self.agent = subprocess.Popen(
-                [sys.executable, str(PROGRAM), json.dumps(self.settings)],
+                [*wrap, sys.executable, str(PROGRAM), json.dumps(self.settings)],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "LLMGW_CRASH_AT": crash_at, **env},
                 stdin=subprocess.DEVNULL,
@@ -169,6 +170,11 @@ class Rig:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.control.close()
+
+
+def gpu_users(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Strangers on GPUs; engines of other tests on this host may be told of besides (A70)."""
+    return [f for f in message["foreign"] or () if f["gpu"]]
 
 
 def until(test: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:

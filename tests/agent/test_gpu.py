@@ -1,14 +1,11 @@
-"""GPUs through the real binding and the fake library, in real agent processes; files of facts; no GPU at all."""
+"""GPUs in real agent processes, through the real binding and the fake library; files of facts; no GPU at all."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,51 +13,11 @@ import pytest
 from llmgw.agent.gpu import GpuFileError, Gpus, Reading, nvidia_card
 from llmgw.core.types.catalog import Restart
 from llmgw.core.types.messages import Gpu, Resources
-from tests.agent.rig import ROOT, Rig, alive
-from tests.engines import fake_nvml
+from tests.agent.cards import GIB, UUIDS, Cards
+from tests.agent.rig import Rig, alive, gpu_users
 
-GIB = 1 << 30
 #: GPUs are read once a heartbeat.
 BEAT_S = 0.25
-UUIDS = ("GPU-aaaa", "GPU-bbbb")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    why = fake_nvml.why_not()
-    if why:
-        pytest.skip(why)
-    folder = fake_nvml.build(tmp_path_factory.mktemp("nvml"))
-    assert folder is not None
-    return folder
-
-
-class Cards:
-    """Two 24 GiB cards in a file that the fake library reads again when it changes."""
-
-    def __init__(self, path: Path, library: Path) -> None:
-        self.path = path
-        self.env = {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_JSON": str(path)}
-        self.gpus: list[dict[str, Any]] = [
-            {"uuid": uuid, "mem_total": 24 * GIB, "mem_used": 0, "limit_mw": 300000, "procs": []}
-            for uuid in UUIDS
-        ]
-        self.write()
-
-    def write(self, **top: Any) -> None:
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"gpus": self.gpus, **top}))
-        new.rename(self.path)
-
-    def use(self, index: int, used: int, *procs: tuple[int, int]) -> None:
-        self.gpus[index]["mem_used"] = used
-        self.gpus[index]["procs"] = [{"pid": pid, "mem": mem} for pid, mem in procs]
-        self.write()
-
-
-@pytest.fixture
-def cards(tmp_path: Path, library: Path) -> Cards:
-    return Cards(tmp_path / "gpus.json", library)
 
 
 @pytest.fixture
@@ -69,68 +26,6 @@ def gpu_rig(tmp_path: Path, cards: Cards) -> Iterator[Rig]:
     rig.start_agent(**cards.env).registered()
     yield rig
     rig.close()
-
-
-def read(cards: Cards, then: str = "") -> list[Any]:
-    """What a process with the fake library reads, after each line that it is given."""
-    program = (
-        "import json, sys; from llmgw.agent.gpu import Gpus; import msgspec\n"
-        "g = Gpus('auto')\n"
-        "for line in sys.stdin: print(msgspec.json.encode(g.read()).decode(), flush=True)"
-    )
-    env = {**os.environ, **cards.env, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=env,
-        text=True,
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        out = []
-        for step in ("", *then.split()):
-            if step:
-                getattr(sys.modules[__name__], step)(cards)
-            child.stdin.write("read\n")
-            child.stdin.flush()
-            out.append(json.loads(child.stdout.readline()))
-        child.stdin.close()
-    return out
-
-
-def lose(cards: Cards) -> None:
-    cards.gpus[1]["error"] = 15
-    cards.write()
-
-
-def find(cards: Cards) -> None:
-    del cards.gpus[1]["error"]
-    cards.write()
-
-
-def test_facts_of_a_card(cards: Cards) -> None:
-    cards.use(0, 3 * GIB, (os.getpid(), 2 * GIB))
-    ((gpus, uses, measured),) = read(cards)
-    assert measured
-    assert [g["uuid"] for g in gpus] == list(UUIDS)
-    first = gpus[0]
-    assert (first["memory"], first["memory_used"], first["healthy"]) == (24 * GIB, 3 * GIB, True)
-    assert (first["pci"], first["driver"], first["power_limit_w"]) == (
-        "00000000:01:00.0",
-        "570.86.15",
-        300.0,
-    )
-    assert first["compute_capability"] == "9.0"
-    assert uses == [[os.getpid(), UUIDS[0], 2 * GIB]]
-
-
-def test_a_card_that_is_lost_and_found_again(cards: Cards) -> None:
-    """F72: one card lost is that card's trouble."""
-    seen = read(cards, then="lose find")
-    health = [[(g["uuid"], g["healthy"]) for g in reading[0]] for reading in seen]
-    assert health[0] == health[2] == [(UUIDS[0], True), (UUIDS[1], True)]
-    assert health[1] == [(UUIDS[0], True), (UUIDS[1], False)]
 
 
 def test_no_driver_is_no_gpu_unless_a_card_is_there(tmp_path: Path) -> None:
@@ -144,10 +39,12 @@ def test_no_driver_is_no_gpu_unless_a_card_is_there(tmp_path: Path) -> None:
     assert not nvidia_card(tmp_path)
     (device / "class").write_text("0x030200\n")
     gpus = Gpus("auto", tmp_path)
-    assert gpus.read() == gpus.read() == Reading(None)
+    (first, again) = gpus.read(), gpus.read()
+    assert first == again == Reading(None, error=first.error)
+    assert first.error.startswith("an NVIDIA card is here, its driver does not answer: ")
     had = Gpus("auto", tmp_path / "none")
     had.cards = {"GPU-0": Gpu(uuid="GPU-0")}
-    assert had.read() == Reading(None)  # its driver went away
+    assert had.read().gpus is None  # its driver went away
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").write_text("")
     assert nvidia_card(tmp_path)
@@ -164,7 +61,11 @@ def test_a_file_of_facts(tmp_path: Path) -> None:
     good = path.read_bytes()
     for bad in (b"{}", b"", b"\xff", None):
         path.unlink() if bad is None else path.write_bytes(bad)
-        assert running.read() == Reading(None)  # F59: unknown, and no end of the agent
+        unknown = running.read()
+        assert (unknown.gpus, str(path) in unknown.error) == (
+            None,
+            True,
+        )  # F59, and no end of the agent
     path.write_bytes(good)
     assert running.read() == reading
     path.write_text("{}")
@@ -194,7 +95,7 @@ def test_strangers_are_seen_counted_and_left_alone(gpu_rig: Rig, cards: Cards) -
         ours = gpu_rig.ready(1, gpus=UUIDS[1:])
         cards.use(1, 5 * GIB, (ours["pid"], 5 * GIB))
         foreign = gpu_rig.control.wait(
-            lambda: next((e["foreign"] for e in gpu_rig.control.events if e["foreign"]), None),
+            lambda: next((found for e in gpu_rig.control.events if (found := gpu_users(e))), None),
             "foreign",
         )
         assert [(f["pid"], f["gpu"], f["memory"]) for f in foreign] == [
@@ -247,7 +148,7 @@ def test_an_engine_on_a_lost_gpu_fails_after_a_probe(gpu_rig: Rig, cards: Cards)
     """F72: others are not touched."""
     fine = gpu_rig.ready(1, gpus=UUIDS[:1])
     gpu_rig.ready(2, "--die-after", "1", gpus=UUIDS[1:], restart=Restart(max=0))
-    lose(cards)
+    cards.lose()
 
     def lost() -> bool:
         gpus = gpu_rig.control.events[-1]["gpus"] if gpu_rig.control.events else []
@@ -259,3 +160,121 @@ def test_an_engine_on_a_lost_gpu_fails_after_a_probe(gpu_rig: Rig, cards: Cards)
     httpx.post(f"{endpoint}/set", json={"health_status": 500}, trust_env=False)
     assert "is lost" in gpu_rig.control.shard("alpha-2/0", "failed")["error"]
     assert alive(fine["pid"])
+
+
+def said_why(rig: Rig) -> str:
+    return str(rig.control.events[-1]["gpus_error"]) if rig.control.events else ""
+
+
+def test_f59_nvml_away_while_engines_run_and_back(gpu_rig: Rig, cards: Cards) -> None:
+    """A daemon-reload takes a container's devices away: nothing ends, nothing starts, and it comes back by itself."""
+    shard = gpu_rig.ready(1, gpus=UUIDS[:1])
+    for i in range(2):
+        cards.set(i, error=999)
+    cards.write(init_error=999)
+    gpu_rig.control.wait(lambda: said_why(gpu_rig), "unknown devices")
+    assert "systemctl daemon-reload" in said_why(gpu_rig)
+    gpu_rig.start(2, gpus=UUIDS[1:])
+    assert "Unknown Error" in gpu_rig.control.refusal("devices_unknown")["why"]
+    time.sleep(5 * BEAT_S)
+    for i in range(2):
+        cards.set(i, error=None)
+    gpu_rig.control.wait(lambda: not said_why(gpu_rig), "the GPUs again")
+    assert gpu_rig.control.shards["alpha-1/0"]["state"] == "ready"
+    assert alive(shard["pid"])
+    gpu_rig.ready(3, gpus=UUIDS[1:])
+
+
+def test_f71_an_engine_is_pinned_by_uuid_and_kept_when_numbers_move(
+    gpu_rig: Rig, cards: Cards
+) -> None:
+    shard = gpu_rig.ready(1, gpus=UUIDS[1:])
+    cards.use(1, 9 * GIB, (shard["pid"], 9 * GIB))
+    cards.gpus.reverse()
+    cards.write()
+    gpu_rig.control.wait(
+        lambda: any(
+            (g["uuid"], g["index"]) == (UUIDS[1], 0)
+            for e in gpu_rig.control.events
+            for g in e["gpus"] or ()
+        ),
+        "the new numbers",
+    )
+    gpu_rig.start(2, gpus=UUIDS[1:])
+    assert "alpha-1/0" in gpu_rig.control.refusal("gpu_held")["why"]
+    assert not [e for e in gpu_rig.control.events if gpu_users(e)]
+    env = Path(f"/proc/{gpu_rig.ready(3, gpus=UUIDS[:1])['pid']}/environ").read_bytes()
+    assert f"CUDA_VISIBLE_DEVICES={UUIDS[0]}\0".encode() in env
+
+
+def test_a_mig_device_is_given_like_a_gpu(tmp_path: Path, cards: Cards) -> None:
+    parts = [{"uuid": f"MIG-{i}", "mem_total": 5 * GIB} for i in range(2)]
+    cards.set(0, mig=1, mig_devices=parts)
+    rig = Rig(tmp_path, gpus="auto", world={"beat_s": BEAT_S})
+    rig.start_agent(**cards.env).registered()
+    try:
+        assert [g["uuid"] for g in rig.control.registers[0]["gpus"]] == [UUIDS[1], "MIG-0", "MIG-1"]
+        shard = rig.ready(1, gpus=("MIG-1",))
+        env = Path(f"/proc/{shard['pid']}/environ").read_bytes()
+        assert b"CUDA_VISIBLE_DEVICES=MIG-1\0" in env
+        rig.start(2, gpus=UUIDS[:1])
+        assert rig.control.refusal("no_such_gpu")["resource"] == f"gpu {UUIDS[0]}"
+        rig.start(3, gpus=("MIG-0",), resources=Resources(gpu_memory_bytes=6 * GIB))
+        assert "5.0 of 5.0 GiB free" in rig.control.refusal("gpu_held")["why"]
+    finally:
+        rig.close()
+
+
+def test_memory_errors_take_no_new_work_and_leave_what_runs(gpu_rig: Rig, cards: Cards) -> None:
+    shard = gpu_rig.ready(1, gpus=UUIDS[:1], resources=Resources(gpu_memory_bytes=GIB))
+    cards.set(0, ecc=2)
+    gpu_rig.control.wait(
+        lambda: gpu_rig.control.events and not gpu_rig.control.events[-1]["gpus"][0]["healthy"],
+        "the bad memory",
+    )
+    gpu_rig.start(2, gpus=UUIDS[:1], resources=Resources(gpu_memory_bytes=GIB))
+    assert "not healthy: 2 memory errors were not" in gpu_rig.control.refusal("gpu_held")["why"]
+    httpx.post(f"{shard['endpoint']}/set", json={"health_status": 500}, trust_env=False)
+    gpu_rig.control.shard("alpha-1/0", "unhealthy")  # by k of n, as everywhere
+    assert alive(shard["pid"])
+
+
+def test_f73_what_ours_hold_beyond_what_they_were_given_is_told_and_counted(
+    gpu_rig: Rig, cards: Cards
+) -> None:
+    """One took more of its GPU than it was given, and some of one that it was not given at all."""
+    ten = Resources(gpu_memory_bytes=10 * GIB)
+    shard = gpu_rig.ready(1, gpus=UUIDS[:1], resources=ten)
+    cards.use(0, 13 * GIB, (shard["pid"], 13 * GIB))
+    cards.use(1, 2 * GIB, (shard["pid"], 2 * GIB))
+    foreign = gpu_rig.control.wait(
+        lambda: next((f for e in gpu_rig.control.events if len(f := gpu_users(e)) > 1), None),
+        "both",
+    )
+    assert [(f["shard"], f["gpu"], f["memory"]) for f in foreign] == [
+        ("alpha-1/0", UUIDS[0], 3 * GIB),
+        ("alpha-1/0", UUIDS[1], 2 * GIB),
+    ]
+    gpu_rig.start(2, gpus=UUIDS[:1], resources=Resources(gpu_memory_bytes=12 * GIB))
+    why = gpu_rig.control.refusal("gpu_held")["why"]
+    assert "11.0 of 24.0 GiB free" in why
+    assert "alpha-1/0 holds 3.0 GiB beyond what it was given" in why
+    assert alive(shard["pid"])
+
+
+def test_f68_memory_that_returns_5_s_late_holds_the_gpu_until_then(
+    gpu_rig: Rig, cards: Cards
+) -> None:
+    """The whole tree is gone and NVML goes on listing it (llama-swap#97): nothing else starts there meanwhile."""
+    shard = gpu_rig.ready(1, gpus=UUIDS[:1])
+    cards.use(0, 20 * GIB, (shard["pid"], 20 * GIB))
+    gpu_rig.stop()
+    gpu_rig.control.shard("alpha-1/0", "stopping")
+    time.sleep(5)
+    assert not alive(shard["pid"])
+    assert gpu_rig.control.shards["alpha-1/0"]["state"] == "stopping"
+    gpu_rig.start(2, gpus=UUIDS[:1])
+    assert "alpha-1/0" in gpu_rig.control.refusal("gpu_held")["why"]
+    cards.use(0, 0)
+    gpu_rig.control.shard("alpha-1/0", "stopped")
+    gpu_rig.ready(3, gpus=UUIDS[:1])

@@ -110,6 +110,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "LLMGW_MODEL": "alpha",
         "LLMGW_PROFILE": "main",
         "LLMGW_FINGERPRINT": "1:f",
+        "LLMGW_GPUS": "GPU-b,GPU-a",
         "LLMGW_PORT": "18000",
         **written(of, "org/alpha"),
     }
@@ -162,20 +163,59 @@ def test_logs(tmp_path: Path) -> None:
 
 
 def test_logs_are_bounded_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files of a bounded length, and the attempt before in a third: a flood does not wash it away."""
     monkeypatch.setattr("llmgw.agent.logs.LOG_MAX_BYTES", 10)
     monkeypatch.setattr("llmgw.agent.logs.KEPT_REPLICAS", 1)
     logs = Logs(tmp_path)
     records = {record().key: record()}
     fd = logs.open_for_attempt("alpha-1/0")
-    os.write(fd, b"0123456789ab")
-    logs.bound(records)
-    assert logs.tail("alpha-1/0", 99, previous=True) == "23456789ab"  # the end, however long
-    os.write(fd, b"more")
-    logs.bound(records)
+    os.write(fd, b"attempt 1")
     os.close(fd)
-    assert logs.tail("alpha-1/0", 99) == "more"
+    fd = logs.open_for_attempt("alpha-1/0")
+    assert not logs.bound(records)
+    os.write(fd, b"0123456789ab")
+    assert logs.bound(records)
+    assert logs.tail("alpha-1/0", 99) == "23456789ab"  # the end, however long
+    os.write(fd, b"more\n")
+    assert not logs.bound(records)
+    os.close(fd)
+    assert logs.path("alpha-1/0").read_text() == "more\n"
+    assert logs.tail("alpha-1/0", 99) == "23456789abmore\n"
+    assert logs.tail("alpha-1/0", 99, previous=True) == "attempt 1"
+    fd = logs.open_for_attempt("alpha-1/0")
+    assert logs.tail("alpha-1/0", 99, previous=True) == "23456789abmore\n"
+    assert logs.tail("alpha-1/0", 99) == ""
+    os.write(fd, b"0123456789abcd")  # and it dies before anybody looks
+    os.close(fd)
+    os.close(logs.open_for_attempt("alpha-1/0"))
+    assert logs.tail("alpha-1/0", 99, previous=True) == "456789abcd"
+    assert len(list((logs.folder / "alpha-1").iterdir())) == 2
     for n, name in enumerate(("old-1", "old-2")):
         os.close(logs.open_for_attempt(f"{name}/0"))
         os.utime(logs.folder / name, (n, n))
     logs.prune(records)
     assert sorted(p.name for p in logs.folder.iterdir()) == ["alpha-1", "old-2"]
+
+
+def test_all_logs_of_a_node_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many engines get less each, and logs of what is gone go before the bound is passed."""
+    block = 4096
+    monkeypatch.setattr("llmgw.agent.logs.LOGS_MAX_BYTES", 16 * block)
+    logs = Logs(tmp_path)
+    for n, name in enumerate(("old-1", "old-2", "old-3")):
+        fd = logs.open_for_attempt(f"{name}/0")
+        os.write(fd, b"x" * 6 * block)
+        os.close(fd)
+        os.utime(logs.folder / name, (n, n))
+    names = [f"alpha-{n}/0" for n in (1, 2)]
+    records = {(name, "inc-1"): record() for name in names}
+    for name in names:
+        fd = logs.open_for_attempt(name)
+        os.write(fd, b"y" * 3 * block)
+        os.close(fd)
+    assert logs.bound(records)
+    assert [len(logs.tail(name, 9 * block)) for name in names] == [2 * block, 2 * block]
+    assert sorted(p.name for p in logs.folder.iterdir()) == ["alpha-1", "alpha-2", "old-3"]
+    assert not logs.bound(records)

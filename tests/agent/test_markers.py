@@ -113,7 +113,7 @@ def test_an_order_that_is_too_long_goes_without_its_command() -> None:
         env = env_of(record)
         assert len(env["LLMGW_START"]) <= markers.MAX_BYTES
         start, told = markers.read(KEY, env, [])
-        assert start == replace(START, **BLANK, command=(), env={}, peers=())
+        assert start == replace(START, **BLANK, command=(), env={}, peers=(), image="")
         assert told.whole
 
 

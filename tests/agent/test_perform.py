@@ -192,6 +192,24 @@ def test_out_of_descriptors_nobody_counts_as_gone(
     bench.run(lambda hands: hands.remember_trees({KEY: engine}))  # the heartbeat goes on
 
 
+def test_an_engine_that_nobody_watches_is_watched_again(bench: Bench, engine: Record) -> None:
+    """Its end would go unseen for ever: whatever came in between, the next heartbeat looks."""
+
+    def unwatched(hands: Performer) -> None:
+        hands.remember_trees({KEY: engine})
+        assert KEY in hands.pidfds
+        os.kill(engine.pid or 0, 9)
+
+    bench.run(unwatched, posts=Exited)
+    seen = replace(engine, watch=replace(engine.watch, exited=True))
+
+    def seen_already(hands: Performer) -> None:
+        hands.remember_trees({KEY: seen})
+        assert not hands.pidfds
+
+    bench.run(seen_already)
+
+
 def test_an_environment_that_cannot_be_read_is_not_an_empty_one() -> None:
     """F43: an empty one says that this is no engine of ours."""
     assert "PATH" in process.environ(os.getpid())
@@ -329,17 +347,20 @@ def test_a_log_that_cannot_be_cut_ends_no_agent(
     log = bench.logs.open_for_attempt(KEY[0])
     os.write(log, b"x" * 20)
     os.close(log)
-    bench.logs.previous(KEY[0]).mkdir()
+    in_the_way = bench.logs.path(KEY[0]).with_suffix(".log.cut")
+    in_the_way.mkdir()
     loop = Loop(initial_state(FACTS, [Record(start=START)]), Journal(bench.folder))
-    beats: list[int] = []
-    loop.on_beat = lambda: beats.append(1)
 
-    def act(hands: Performer) -> None:
+    def act(hands: Performer) -> list[int]:
         loop.performer = hands
-        loop._beat()
+        waits = []
+        for _ in range(2):
+            loop._bound_logs()
+            waits.append(round(loop.logs_s - time.monotonic()))
+            in_the_way.rmdir() if in_the_way.is_dir() else None
+        return waits
 
-    bench.run(act)
-    assert beats
+    assert bench.run(act) == [5, 1]  # as always; and soon again where it may be a flood
 
 
 # ---------------------------------------------------------------- whose GPU use it is
@@ -357,6 +378,7 @@ def test_what_was_released_is_a_stranger_on_the_gpu(bench: Bench) -> None:
         use = Use(child.pid, "GPU-0", 7)
         bench.devices.last = Reading((Gpu(uuid="GPU-0"),), (use,), measured=True)
         held = running(child.pid, stat.ticks)
+        held = replace(held, start=replace(START, gpus=("GPU-0",)))
         known = {KEY: {child.pid: stat.ticks}}
         assert bench.devices.seen({KEY: held}, known).foreign == ()
         unknown = replace(held, pid=None, state="unknown")

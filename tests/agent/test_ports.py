@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,19 @@ def test_connections_of_a_dead_server_do_not() -> None:
         assert not ports.free(port)
 
 
+def test_nor_those_that_the_other_end_still_keeps() -> None:
+    """FIN_WAIT2: the head of an RPC group has not noticed yet that its worker was killed (A34)."""
+    with listening() as server:
+        port = port_of(server)
+        client = socket.create_connection(("127.0.0.1", port))
+        served, _ = server.accept()
+        served.close()
+    with client:
+        with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+            plain.bind(("", port))
+        assert ports.free(port)
+
+
 def test_whose_listener() -> None:
     with listening(reuse_port=True) as ours:
         port = port_of(ours)
@@ -85,6 +100,35 @@ def test_the_closest_binding_counts() -> None:
         with listening(port, reuse_port=True, host="0.0.0.0"):
             assert len(ports.listeners(port, "127.0.0.1")) == 1
             assert ports.owner(port, "127.0.0.1", [os.getpid()]) == ("ours", "")
+
+
+def test_one_turn_of_the_event_loop_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty answers together; what changes by the next turn is seen in it."""
+    reads: list[Path] = []
+
+    def read(path: Path) -> str:
+        reads.append(path)
+        return path.read_bytes().decode()
+
+    monkeypatch.setattr(Path, "read_text", read)
+
+    async def look() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            assert all(ports.listeners(port, "127.0.0.1") for _ in range(3))
+            first = len(reads)
+            await asyncio.sleep(0)
+            assert ports.listeners(port, "127.0.0.1")
+            assert len(reads) == 2 * first
+        await asyncio.sleep(0)
+        assert not ports.listeners(port, "127.0.0.1")
+        return first
+
+    tables = asyncio.run(look())
+    reads.clear()
+    for _ in range(2):
+        ports.listeners(1, "127.0.0.1")
+    assert len(reads) == 2 * tables  # no loop, no turns
 
 
 def test_v6_is_read_too() -> None:

@@ -53,8 +53,8 @@ def against(said: bytes | None, ask: Callable[[int], Awaitable[object]]) -> tupl
         (answer("204 No Content", b""), Outcome("ok")),
         (answer("503 Service Unavailable", LOADING), Outcome("loading", "Loading model")),
         (
-            answer("503 Service Unavailable", LOADING[:-2] + b',"progress":0.63}}'),
-            Outcome("loading", "Loading model", 0.63),
+            answer("404 Not Found", b'{"error":"model \'x\' not found"}'),
+            Outcome("failed", "HTTP 404: model 'x' not found"),
         ),
         (
             answer("503 Service Unavailable", b'{"error":{"message":"draining"}}'),

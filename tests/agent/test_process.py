@@ -132,6 +132,62 @@ def test_what_was_marked_is_not_read_again(
     assert process.sweep("another", process.all_stats(), before) == {}
 
 
+def test_what_is_not_ours_is_not_read_again_either(
+    family: tuple[subprocess.Popen[bytes], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host has thousands of them. But markers come with an exec: the young and the renamed are asked anew."""
+    parent, child = family
+    ours, read = {parent.pid, child}, list[int]()
+    environ = process.environ
+
+    def seen(pid: int) -> dict[str, str]:
+        read.append(pid)
+        return environ(pid)
+
+    def asked(before: process.Marks) -> set[int]:
+        read.clear()
+        process.look("another", process.all_stats(), before)
+        return ours & set(read)
+
+    monkeypatch.setattr(process, "environ", seen)
+    before = process.look("another", process.all_stats())
+    assert all(not before[pid].env for pid in ours)
+    assert asked(before) == ours  # young
+    monkeypatch.setattr(process, "GROWN_S", -1.0)
+    assert asked(before) == set()
+    mark = before[child]
+    assert asked({**before, child: mark._replace(stat=mark.stat._replace(comm="sh"))}) == {child}
+    assert asked({**before, child: mark._replace(stat=mark.stat._replace(ticks=1))}) == {child}
+
+
+def test_descendants_are_known_by_their_parents(
+    family: tuple[subprocess.Popen[bytes], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a session or a marker; never by the number of a parent that is another process now."""
+    parent, child = family
+    stats = process.all_stats()
+    me, mine = stats[os.getpid()], {parent.pid, child}
+    assert {s.pid for s in process.descendants([me], stats)} >= mine
+    assert {s.pid for s in process.descendants([stats[parent.pid]], stats)} == {child}
+    assert not list(process.descendants([stats[child]], stats))
+    older = stats[parent.pid]._replace(ticks=stats[parent.pid].ticks - 1)
+    assert not list(process.descendants([older], stats))  # its number was given out anew since
+    young = stats[child]._replace(ticks=stats[parent.pid].ticks - 1)
+    assert not list(process.descendants([stats[parent.pid]], process.Stats({child: young})))
+    hidden = stats[parent.pid]._replace(ticks=-1)
+    monkeypatch.setattr(process, "read_stat", lambda _: hidden)
+    assert not list(process.descendants([stats[parent.pid]], stats))
+
+
+def test_dead_children_are_those_that_nobody_waited_for() -> None:
+    """F66."""
+    child = subprocess.Popen(["true"])
+    until(lambda: (s := process.read_stat(child.pid)) and s.state == "Z", "a zombie")
+    assert child.pid in process.dead_children()
+    assert child.wait() == 0  # it was looked at, not waited for
+    assert child.pid not in process.dead_children()
+
+
 def test_another_users_markers_are_not_believed() -> None:
     """Anybody can write them into an environment, and would be signalled as ours, or hold a shard's name."""
     if os.geteuid():

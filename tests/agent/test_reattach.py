@@ -1,6 +1,7 @@
 """The agent is killed at every point where it matters, and starts again: one engine, the same pid, no stranger hurt.
 
-Rows F35-F49 with real processes; the decisions alone are in tests/core/test_supervise_reattach.py.
+Rows F35-F49 with real processes; which test shows which row: tests/agent/test_reattach_table.py. The decisions alone
+are in tests/core/test_supervise_reattach.py.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from tests.agent.rig import Rig, alive, until
 from tests.agent.test_loop import STUBBORN
 
 
-def edit(rig: Rig, **changes: object) -> None:
+def edit(rig: Rig, n: int = 1, **changes: object) -> None:
     """What a power cut, a reboot or a clone would have made of the record, the agent being down."""
-    rig.record_path().write_text(json.dumps({**rig.record(), **changes}))
+    rig.record_path(n).write_text(json.dumps({**rig.record(n), **changes}))
 
 
 @pytest.fixture
@@ -96,7 +97,17 @@ def test_killed_while_it_starts_an_engine(rig: Rig, point: str) -> None:
 
 @pytest.mark.parametrize(
     "point",
-    ["before-WriteRecord:4", "after-WriteRecord:4", "before-Signal", "after-Signal", "before-Look"],
+    [
+        "before-WriteRecord:4",
+        "after-WriteRecord:4",
+        "before-Signal",
+        "after-Signal",
+        "before-Look",
+        "after-Look",
+        "before-Signal-KILL",
+        "after-Signal-KILL",
+        "after-reap",
+    ],
 )
 def test_killed_while_it_stops_an_engine(rig: Rig, point: str) -> None:
     """At most one TERM, whoever sends it; the stop goes on by itself (F79)."""

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from llmgw.core.types.catalog import Restart, Stop
-from tests.agent.rig import Rig, alive
-from tests.agent.test_gpu import GIB, UUIDS, Cards, cards, library
+from tests.agent.cards import GIB, UUIDS, Cards
+from tests.agent.rig import Rig, alive, gpu_users
 
-__all__ = ["cards", "library"]
 DEAF = {"deaf": True, "kill_wait_s": 0.3, "beat_s": 0.25}
 QUICK = Stop(grace_s=0.1)
 
@@ -85,12 +84,12 @@ def test_the_gpu_use_of_a_released_one_is_a_strangers(tmp_path: Path, cards: Car
         stuck(rig)
         rig.start(2, gpus=UUIDS[:1])
         assert "alpha-1/0 (inc-1" in rig.control.refusal("gpu_held")["why"]
-        assert not any(e["foreign"] for e in rig.control.events)
+        assert not any(gpu_users(e) for e in rig.control.events)
         rig.stop(force=True)
         rig.control.shard("alpha-1/0", "stopped")
 
         def foreign() -> bool:
-            said = rig.control.events[-1]["foreign"] if rig.control.events else []
+            said = gpu_users(rig.control.events[-1]) if rig.control.events else []
             return [(f["pid"], f["gpu"], f["memory"]) for f in said] == [(pid, UUIDS[0], 9 * GIB)]
 
         rig.control.wait(foreign, "it as a stranger")
@@ -103,6 +102,6 @@ def test_the_gpu_use_of_a_released_one_is_a_strangers(tmp_path: Path, cards: Car
         rig.control.wait(lambda: rig.control.gone, "gone")
         rig.kill9().start_agent(**cards.env).registered(2)
         assert rig.control.registers[-1]["shards"] == []
-        assert [f["pid"] for f in rig.control.registers[-1]["foreign"]] == [pid]
+        assert [f["pid"] for f in gpu_users(rig.control.registers[-1])] == [pid]
     finally:
         rig.close()

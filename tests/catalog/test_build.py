@@ -40,6 +40,7 @@ models:
     listed: false
     scaling: {min: 2, min_up: 3m}
     requests: {max_in_flight: 9}
+    sticky: {prefix: 2KiB}
     drain_timeout: 2m
     stop: {grace: 2s}
     restart: {max: 2, window: 2m}
@@ -72,6 +73,7 @@ def test_the_innermost_wins(loaded: Load) -> None:
     model = catalog.models["q"]
     assert model.scaling == Scaling(min=2, max=2, idle_timeout_s=None, min_up_s=180.0)
     assert model.requests == Requests(max_in_flight=9, queue=7)
+    assert model.sticky_prefix_bytes == 2048
     assert (model.wait_timeout_s, model.on_change, model.kind, model.context, model.listed) == (
         480,
         "keep",
@@ -110,7 +112,9 @@ def test_a_built_in_engine_may_be_overridden_key_by_key(profile: Callable[..., P
         rest="engines: {llama.cpp: {command: [/opt/llama-server, -m, '${weights}'], env: {X: 1}}}\n",
     )
     assert got.command == ("/opt/llama-server", "-m", "${weights}")
-    assert got.env == {"LLAMA_API_KEY": "${api_key}", "X": "1"}
+    assert (got.env["LLAMA_API_KEY"], got.env["X"]) == ("${api_key}", "1")
+    assert "LLAMA_API_KEY" in got.template_env
+    assert "X" not in got.template_env
     assert (got.health, got.upstream_key, got.engine) == ("/health", True, "llama.cpp")
 
 
@@ -125,6 +129,17 @@ def test_max_is_min_or_one(loaded: Load) -> None:
             f"version: 1\nmodels: {{q: {{scaling: {scaling}, profiles: [{{name: p, command: [x]}}]}}}}\n"
         ).models["q"]
         assert (model.scaling.min, model.scaling.max) == want
+
+
+def test_an_image_and_what_is_appended_to_its_entrypoint(loaded: Load) -> None:
+    profile = (
+        loaded(
+            "version: 1\nmodels: {q: {profiles: [{name: p, launcher: docker, image: a/b:1, args: [-x]}]}}"
+        )
+        .models["q"]
+        .profiles[0]
+    )
+    assert (profile.launcher, profile.image, profile.command) == ("docker", "a/b:1", ("-x",))
 
 
 def test_an_empty_catalog_is_one(loaded: Load) -> None:

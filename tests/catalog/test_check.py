@@ -71,7 +71,12 @@ def test_a_profile_s_keys_go_together(
 def test_a_container_needs_an_image(refused: Refused, in_profile: InProfile) -> None:
     assert refused(in_profile("launcher: docker")) == (
         f"6:9: {P}: launcher docker and no image - add image: …",
-        f'6:19: {P}.launcher: "docker" is not supported yet - only exec for now',
+    )
+
+
+def test_an_image_is_no_option_of_its_runtime(refused: Refused, in_profile: InProfile) -> None:
+    assert refused(in_profile("launcher: podman\nimage: --privileged")) == (
+        f'7:16: {P}.image: "--privileged" is not an image\'s name, like ghcr.io/a/b:1 - did you mean "privileged"?',
     )
 
 

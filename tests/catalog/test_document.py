@@ -37,6 +37,7 @@ def test_show(loaded: Callable[[str], Catalog]) -> None:
     assert set(profile["fingerprints"]) == {"default", "box2"}
     assert profile["env"] == {
         "LLAMA_API_KEY": "${api_key}",
+        "LLAMA_ARG_LOG_VERBOSITY": "4",
         "HF_TOKEN": "***",
         "OTHER_KEY": "${env.OTHER}",
         "PLAIN": "1",

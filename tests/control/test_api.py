@@ -103,11 +103,6 @@ def test_a_wider_bind_without_a_token_is_refused(tmp_path: Path) -> None:
         replace(wide, node_token="t").check()
     with pytest.raises(UsageError, match="both 127"):
         replace(wide, listen=Address("127.0.0.1", 8800)).check()
-    open_gateway = replace(wide, token="t", gateway=Address("0.0.0.0", 8800))
-    with pytest.raises(UsageError, match="no API keys for clients yet") as said:
-        open_gateway.check()
-    assert "--insecure" in said.value.hint
-    replace(open_gateway, insecure=True).check()
 
 
 @scenario

@@ -21,6 +21,7 @@ from llmgw.catalog import load_sources
 from llmgw.control.files import content
 from llmgw.control.lease import FileLease
 from llmgw.control.rollback import belongs, rolled_back
+from llmgw.control.rows import MIGRATIONS
 from llmgw.control.store import Store, StoreError, moment, read_memory, read_sources
 from llmgw.core.types.messages import EPOCH_END
 from llmgw.errors import CatalogError
@@ -141,7 +142,7 @@ def test_a_file_of_a_newer_version_makes_the_dry_run_say_that_it_cannot_tell(
     path = tmp_path / "i.db"
     filled(path)
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("PRAGMA user_version=2")
+        db.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
     before = snapshot(tmp_path)
     for look in (read_memory, read_sources):
         with pytest.raises(StoreError, match="newer llmgw") as unknown:

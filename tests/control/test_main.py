@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ import httpx
 import pytest
 
 from llmgw import handover
+from llmgw.control import keys
+from llmgw.control.store import edit_keys
 from llmgw.errors import UnreachableError
 from scripts.ports import free_port
 from tests.control.bench import CATALOG, Agent, engine
@@ -24,6 +27,15 @@ async def models(box: Box) -> Any:
     url = f"http://127.0.0.1:{box.gateway_port}/v1/models"
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         return [m["id"] for m in (await client.get(url)).json()["data"]]
+
+
+def status(box: Box, headers: dict[str, str] | None = None) -> int:
+    """0 while nobody listens."""
+    url = f"http://127.0.0.1:{box.gateway_port}/v1/models"
+    try:
+        return httpx.get(url, headers=headers, trust_env=False).status_code
+    except httpx.TransportError:
+        return 0
 
 
 async def gateway_pid(box: Box) -> int:
@@ -195,6 +207,34 @@ def test_what_cannot_start_says_one_clear_thing(tmp_path: Path) -> None:
             said = await _refused(box, "--inventory", "/proc/nothing/i.db")
             assert "state dir /proc/nothing cannot be used" in said
             assert "open to the network" in await _refused(box, "--listen", "0.0.0.0:0", code=2)
+
+    run(story)
+
+
+def test_beyond_loopback_the_gateway_wants_an_api_key_first(tmp_path: Path) -> None:
+    """A later start does not fail for it: keys may be revoked, or lost with the inventory."""
+
+    async def story() -> None:
+        async with Box(tmp_path, gateway=True) as box:
+            wide = ("--gateway", f"0.0.0.0:{box.gateway_port}")
+            said = await _refused(box, *wide, code=2)
+            assert "is open to the network, and there is no API key for clients" in said
+            (file,) = re.findall(r"llmgw key add NAME --inventory (\S+)`", said)
+            want = keys.Wanted("ann")
+            secret = edit_keys(Path(file), lambda there, at: keys.added(there, want, at))
+            control = box.start(*wide)
+            await box.up()
+            bearer = {"authorization": f"Bearer {secret}"}
+            await box.until(lambda: status(box) == 401)
+            assert status(box, bearer) == 200
+            control.kill()
+            await box.ended(control)
+            assert status(box, bearer) == 200
+            os.unlink(file)  # noqa: PTH108 - of a few bytes
+            box.start(*wide)
+            await box.up()
+            assert status(box) == 401
+            assert status(box, bearer) == 200
 
     run(story)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmgw.config import Address
-from llmgw.control import spawn
 from llmgw.control.guard import Tokens
 from llmgw.control.picture import Moment
 from llmgw.control.settings import ControlSettings
@@ -73,7 +72,7 @@ def test_one_that_dies_at_once_is_tried_less_and_less_often(tmp_path: Path) -> N
     async def story() -> None:
         gateway = made(tmp_path)
         await gateway.prepare()
-        (tmp_path / spawn.FOLDER / "gateway.lock").mkdir()
+        (tmp_path / "gateway" / "gateway.lock").mkdir()
 
         async def nobody(_: str) -> None:
             return

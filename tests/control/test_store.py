@@ -14,6 +14,7 @@ import pytest
 
 from llmgw.control.lease import Flock
 from llmgw.control.picture import Change, Moment, Picture
+from llmgw.control.rows import MIGRATIONS
 from llmgw.control.store import (
     EVENTS_KEPT,
     Store,
@@ -87,7 +88,7 @@ def test_it_is_one_private_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
 
 
 def test_old_events_go(tmp_path: Path) -> None:

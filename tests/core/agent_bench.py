@@ -174,8 +174,9 @@ class Bench:
         more = {"owner": "ours", **more} if outcome == "ok" else more
         return self(Probed(key=KEY, attempt=self.record.attempt, outcome=outcome, **more))
 
-    def exited(self, code: int | None = 1, last_line: str = "") -> Bench:
-        return self(Exited(key=KEY, attempt=self.record.attempt, code=code, last_line=last_line))
+    def exited(self, code: int | None = 1, last_line: str = "", **facts: Any) -> Bench:
+        attempt = self.record.attempt
+        return self(Exited(key=KEY, attempt=attempt, code=code, last_line=last_line, **facts))
 
     def tree(self, *alive: int, doubtful: tuple[int, ...] = (), after_s: float = 0.0) -> Bench:
         attempt = self.record.attempt

@@ -248,6 +248,12 @@ STRANGER = GpuHeld(foreign_bytes=23 * GIB)
         (gpu(), OURS, 4, ""),
         (Gpu(uuid="g", memory_bytes=100, memory_used_bytes=10), GpuHeld(), None, ""),  # a desktop
         (gpu(healthy=False), GpuHeld(), 1, "GPU 3 is not healthy"),
+        (
+            gpu(healthy=False, trouble="it is lost"),
+            GpuHeld(),
+            1,
+            "GPU 3 is not healthy: it is lost",
+        ),
         (gpu(), GpuHeld(whole="a/0", by=("a/0",)), 1, "GPU 3 is held whole by a/0"),
         (gpu(), GpuHeld(whole="a/0", by=("a/0",)), None, "GPU 3 is held whole by a/0"),
         (gpu(), OURS, 5, "GPU 3 has 4.0 of 24.0 GiB free, 5.0 needed (held by a/0, b/0)"),

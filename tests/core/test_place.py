@@ -182,11 +182,6 @@ def test_with_no_node_at_all_that_is_the_reason() -> None:
     assert refusal(need()) == "no node is registered"
 
 
-def test_workers_first_waits_until_it_is_built() -> None:
-    why = refusal(need(nodes=2, start_order="workers_first"), node("box1"), node("box2"))
-    assert why == "needs its workers first, which is not supported yet"
-
-
 def test_any_fabric_is_no_condition_for_one_node_and_a_named_one_is() -> None:
     wired = node("box2", fabrics={"ib0": Fabric(address="10.1.0.2")})
     assert spot(need(fabric="any"), node("box1")).node == "box1"

@@ -158,3 +158,18 @@ def test_workers_may_be_another_program() -> None:
     spots = (Spot(node="box1", port=1), Spot(node="box2", rank=1, port=2))
     starts = [s for _, s in start_message(state, m, ("main", spots), "deep-1", "inc")]
     assert [s.command for s in starts] == [("head",), ("worker", "-x")]
+
+
+def test_workers_first_is_the_leaders_to_wait_for_and_workers_listen_first() -> None:
+    """All orders go out together: its agent holds the leader back, so nothing is left to be sent later."""
+    first = profile(nodes=2, start_order="workers_first", worker_command=("worker",))
+    m = model("deep", first, low=1)
+    state = settled(catalog(m), node("box1"), node("box2"))
+    found = place(state, holdings(state), m)
+    assert isinstance(found, Placement)
+    starts = [s for _, s in start_message(state, m, ("main", found.spots), "deep-1", "inc")]
+    assert [(s.start_order, s.health) for s in starts] == [
+        ("workers_first", "/health"),
+        ("", "tcp"),
+    ]
+    assert [p.port for p in starts[0].peers] == [s.port for s in starts]

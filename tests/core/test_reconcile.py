@@ -196,6 +196,27 @@ def test_a_refusal_without_a_resource_rests_that_profile_there_and_nothing_else(
 
 
 @pytest.mark.parametrize(
+    ("reason", "resource", "others"),
+    [("insufficient_memory", "host memory", "start other"), ("disk_low", "node", "wait other")],
+)
+def test_no_memory_rests_what_asks_for_it_and_a_full_disk_the_node(
+    reason: str, resource: str, others: str
+) -> None:
+    hungry = model("alpha", profile(host_memory_bytes=GIB), low=1)
+    two = catalog(hungry, model("other", profile(fingerprints={"default": "1:o"})))
+    state = place_at(running(two, node("box1")), "box1")
+    no = Refusal(
+        seq=1, shard="alpha-9/0", incarnation="new", reason=reason, resource=resource, why="0 free"
+    )
+    state = observe(state, ShardsChanged("box1", refused=(no,)), 2.0)
+    state = observe(state, demand(waiting={"other": 1}), 3.0)
+    plan = decide(state, 3.0)
+    assert actions(plan) == ["wait alpha", others]
+    assert "0 free" in plan.actions[0].why
+    assert actions(decide(observe(state, Tick(), 62.0), 62.0))[0] == "start alpha"
+
+
+@pytest.mark.parametrize(
     "reason",
     ["lower_epoch", "other_leader", "two_leaders", "other_session", "shard_held", "attempt_held"],
 )

@@ -122,6 +122,18 @@ def test_a65_a_drain_only_the_agents_journal_remembers_goes_on_after_a_restart()
     assert actions(decide(other, 121.0)) == ["stop alpha", "start alpha"]
 
 
+def test_a65_f26_what_an_older_agent_renames_while_it_drains_gets_a_whole_limit() -> None:
+    """Known by another incarnation from one registration to the next: its drain must not count from settling."""
+    state = running(ONE, node("box1", shard("alpha-1/0")))
+    older = node("box1", shard("alpha-1/0", state="draining", incarnation=""))
+    state = observe(state, NodeRegistered(older), 500.0)
+    state = observe(state, demand(table=1 << 40, in_flight={"alpha-1": 1}), 501.0)
+    assert "stop alpha" not in actions(decide(state, 502.0))
+    state = observe(state, demand(n=2, table=1 << 40, in_flight={"alpha-1": 1}), 619.0)
+    assert "stop alpha" not in actions(decide(state, 619.0))
+    assert "stop alpha" in actions(decide(state, 620.0))
+
+
 def test_a_drain_of_a_profile_nobody_knows_ends_by_the_default() -> None:
     state = running(SLEEPY, node("box1", shard("gone-1/0", state="draining")))
     state = observe(state, demand(in_flight={"gone-1": 1}, table=9), 119.0)
@@ -337,6 +349,7 @@ def test_capacity_limits_of_a_node_that_says_nothing_are_none() -> None:
 
 def test_one_that_is_not_ready_is_not_the_one_that_stays_awake() -> None:
     cat = catalog(model("gamma", low=1, high=2))
+    state = running(cat, node("box1", shard("gamma-1/0")), node("box2", shard("gamma-2/0")))
     sick = shard("gamma-2/0", state="unhealthy")
-    state = running(cat, node("box1", shard("gamma-1/0")), node("box2", sick))
+    state = observe(state, ShardsChanged("box2", (sick,)), 8990.0)
     assert decide(state, 9000.0).actions == ()

@@ -61,7 +61,11 @@ def test_a_key_is_made_where_none_comes() -> None:
         ({"shard": "alpha-1/1"}, "bad_name", "rank 0"),
         ({"profile": "x" * 64}, "bad_name", "no name"),
         ({"health": ""}, "bad_command", "no path to ask for its health"),
-        ({"launcher": "docker"}, "not_built", "docker"),
+        ({"launcher": "k8s"}, "not_built", "k8s"),
+        ({"launcher": "podman"}, "bad_command", "the image ''"),
+        ({"image": "a:1"}, "bad_command", "launcher exec and the image 'a:1'"),
+        ({"launcher": "docker", "image": "--privileged"}, "bad_command", "'--privileged'"),
+        ({"command": ()}, "bad_command", "without a command"),
         ({"gpus": ("GPU-9",)}, "no_such_gpu", "GPU-9"),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmgw.core.supervise.claims import ID, NAME, is_key
 from llmgw.core.types.catalog import Ready, Stop
 from llmgw.core.types.messages import DrainShard, ForgetShard, Resources, StopShard
-from llmgw.core.types.node import DeleteRecord, Refuse, Signal, Spawn
+from llmgw.core.types.node import DeleteRecord, Refuse, Room, Signal, Spawn
 from tests.core.agent_bench import BY, GIB, KEY, Bench, on_gpu, start
 
 #: No replica and no incarnation is named like this, and no path is made of it.
@@ -205,7 +205,7 @@ def test_a_refusal_names_the_resource_that_is_in_the_way() -> None:
         for command in (
             start(2, replica="x"),
             start(2, port=0),
-            start(2, launcher="docker"),
+            start(2, launcher="k8s"),
             start(1, incarnation="inc-2"),
             start(1, attempt=2),
             on_gpu(2),
@@ -240,3 +240,58 @@ def test_shares_of_a_core_add_up_in_any_order() -> None:
     for n, cores in enumerate((0.1, 0.2, 7.7, 8.0), 1):
         assert b.start(n, resources=Resources(cpu_cores=cores)).of(Spawn), cores
     assert b.start(9, resources=Resources(cpu_cores=0.1)).refusal()[0] == "cpu_cores"
+
+
+@pytest.mark.parametrize(
+    ("room", "resources", "said"),
+    [
+        (
+            Room(memory_bytes=4 * GIB),
+            Resources(host_memory_bytes=5 * GIB),
+            (
+                "insufficient_memory",
+                "host memory",
+                "4.0 GiB of host memory are available now, alpha-1/0 needs 5.0",
+            ),
+        ),
+        (
+            Room(disk_bytes=255 << 20, disk_size_bytes=100 * GIB),
+            Resources(),
+            (
+                "disk_low",
+                "node",
+                "255 MiB are free on the disk of the agent's state dir, alpha-1/0 is started from 256 MiB on",
+            ),
+        ),
+        (
+            Room(disk_bytes=9 << 20, disk_size_bytes=100 << 20),
+            Resources(),
+            (
+                "disk_low",
+                "node",
+                "9 MiB are free on the disk of the agent's state dir, alpha-1/0 is started from 10 MiB on",
+            ),
+        ),
+    ],
+)
+def test_a_start_for_which_the_host_has_no_room_now(
+    room: Room, resources: Resources, said: tuple[str, str, str]
+) -> None:
+    """Reservations know nothing of strangers' memory, nor of a disk that fills up."""
+    assert Bench().command(start(resources=resources), room=room).refusal() == said
+
+
+@pytest.mark.parametrize(
+    ("room", "resources"),
+    [
+        (Room(), Resources(host_memory_bytes=5 * GIB)),
+        (Room(memory_bytes=5 * GIB), Resources(host_memory_bytes=5 * GIB)),
+        (Room(memory_bytes=1), Resources()),
+        (Room(disk_bytes=256 << 20, disk_size_bytes=100 * GIB), Resources()),
+        (Room(disk_bytes=10 << 20, disk_size_bytes=100 << 20), Resources()),
+    ],
+)
+def test_what_is_not_known_or_not_asked_for_limits_nothing(
+    room: Room, resources: Resources
+) -> None:
+    assert Bench().command(start(resources=resources), room=room).of(Spawn)

@@ -58,10 +58,15 @@ def test_ours_goes_on_where_it_was() -> None:
     assert b.record.state == "ready"
 
 
-def test_ours_while_it_loads_gets_its_whole_time() -> None:
+def test_f46_ours_while_it_loads_gets_its_whole_time_and_is_not_ended_for_what_nobody_saw() -> None:
+    """It may have come up while no agent looked, and be too busy now to answer; control knows if it serves (F64)."""
     b = again(Bench().start(start_timeout_s=60.0).spawned(), **HERE)
     assert not b.tick(59.0).of(Signal)
-    assert b.tick(2.0).one(Signal).name == "TERM"
+    assert b.record.state == "starting"
+    assert not b.tick(2.0).of(Signal)
+    assert b.record.state == "unhealthy"
+    assert "not ready after 60 s without progress" in str(b.record.error)
+    assert b.probe().record.state == "ready"
 
 
 def test_found_by_its_markers_when_the_agent_died_before_it_could_journal_the_pid() -> None:
@@ -269,6 +274,15 @@ def test_markers_that_tell_the_whole_order_make_it_a_record_like_any_other() -> 
     assert b.session(C1, "s1", "L1").one(Spawn).record.attempt == 4
     b = Bench(TORN, heard=False).identified(rebuilt=start(), told=WHOLE, error="cannot look")
     assert b.record.error == "cannot be verified, so held: cannot look"
+
+
+def test_an_image_without_a_command_is_started_again() -> None:
+    """Its entrypoint is the whole command; what did not fit into a marker has no image either."""
+    boxed = replace(start(), launcher="podman", image="a:1", command=())
+    b = Bench(TORN, heard=False).identified(rebuilt=boxed, told=WHOLE, **MARKED)
+    b.tick().probe().gone(1).session(C1, "s1", "L1")
+    assert b.record.state == "pending"
+    assert b.record.intent
 
 
 def test_an_order_whose_command_did_not_fit_is_whole_and_not_started_again() -> None:

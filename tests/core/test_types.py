@@ -122,6 +122,18 @@ def test_f55_what_an_older_agent_leaves_out_is_unknown_not_zero() -> None:
         ("stop", m.StopShard(shard="a-1/0", incarnation="i", reason="idle")),
         ("forget", m.ForgetShard(shard="a-1/0", incarnation="i")),
         ("report", m.SendReport()),
+        (
+            "take",
+            m.Take(
+                shard="a-1/0",
+                incarnation="i",
+                pid=4242,
+                start_ticks=7,
+                start=m.Start(
+                    shard="a-1/0", replica="a-1", incarnation="i", model="a", profile="p"
+                ),
+            ),
+        ),
     ],
 )
 def test_a_command_comes_back_as_what_it_was_by_its_kind(kind: str, command: m.Command) -> None:

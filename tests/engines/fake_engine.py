@@ -40,6 +40,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     number("--token-interval-s", 0.0, "pause before each token")
     number("--load-s", 0.0, "503 'Loading model' for this long")
     number("--late-listen", 0.0, "bind the port only after N seconds")
+    add("--say-early", action="store_true", help="say that it listens before it does")
     add("--reuse-port", action="store_true", help="bind with SO_REUSEPORT")
     add("--api-key-env", metavar="NAME", help="completions want 'Bearer $NAME', else 401")
     number("--health-status", 200, "what /health answers once loaded")
@@ -326,8 +327,8 @@ def listener(flags: argparse.Namespace) -> socket.socket:
 
 
 async def flood(total: int) -> None:
-    for _ in range(-(-total // 1024)):
-        sys.stdout.write("x" * 1023 + "\n")
+    for _ in range(-(-total // 65536)):
+        sys.stdout.write(("x" * 1023 + "\n") * 64)
         sys.stdout.flush()
         await asyncio.sleep(0)
 
@@ -340,9 +341,13 @@ async def serve(flags: argparse.Namespace, child: int) -> None:
     if flags.die_after_s:
         loop.call_later(flags.die_after_s, leave, flags.exit_code, flags.last_words)
     engine = Engine(flags, child)
+    words = f"fake engine {flags.alias}: listening on {flags.host}:{flags.port}"
+    if flags.say_early:
+        print(words, flush=True)
     await asyncio.sleep(flags.late_listen)
     await loop.create_server(lambda: Connection(engine), sock=listener(flags), backlog=512)
-    print(f"fake engine {flags.alias}: listening on {flags.host}:{flags.port}", flush=True)
+    if not flags.say_early:
+        print(words, flush=True)
     await flood(flags.log_flood)
     await stop.wait()
     await asyncio.sleep(flags.term_delay_s)

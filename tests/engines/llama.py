@@ -4,12 +4,18 @@ Answers for: the command line that serves the tiny model on this box, or a skip 
 is none. It may not choose the server: scripts/engine.py does, for the demo too.
 """
 
+import contextlib
 import os
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from llmgw.agent.ports import listeners
 from scripts.engine import Found, llama_server, rpc_pair
+from scripts.ports import free_port
 from tests.engines import tiny_gguf
 
 CHAT = "/v1/chat/completions"
@@ -46,3 +52,21 @@ def rpc_head_and_worker(name: str) -> tuple[list[str], list[str]]:
     head, worker = (usable(found) for found in rpc_pair())
     serve = ["-m", str(model(name)), "--alias", name, "-ngl", "99", *FLAGS]
     return [*head, *serve], [*worker, "-t", "1"]
+
+
+@contextlib.contextmanager
+def worker_of(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A worker that listens, and its address: a head that finds nobody there serves all the same, alone."""
+    port, quiet = free_port(), subprocess.DEVNULL
+    words = [*command, "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        give_up = time.monotonic() + 20
+        while not listeners(port, "127.0.0.1"):
+            assert process.poll() is None, f"the worker ended with {process.returncode}"
+            assert time.monotonic() < give_up, "the worker does not listen"
+            time.sleep(0.01)
+        yield process, f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()

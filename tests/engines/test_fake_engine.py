@@ -86,6 +86,14 @@ def test_loads_then_serves(start: Start) -> None:
     until(lambda: engine.client.get("/health").status_code == 200)
 
 
+def test_says_that_it_listens_before_it_does(start: Start) -> None:
+    engine = start("--say-early", "--late-listen", "0.3", ready_s=0)
+    until(lambda: "listening on" in engine.log.read_text())
+    assert not listening(engine.port)
+    until(lambda: listening(engine.port))
+    assert engine.log.read_text().count("listening on") == 1
+
+
 def listening(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0

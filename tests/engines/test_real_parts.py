@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from scripts import engine as engines
-from scripts.ports import free_port
 from tests.engines import fake_nvml, llama, tiny_gguf
 from tests.engines.running import running
 
@@ -40,18 +39,11 @@ def test_the_tiny_model_answers_exactly(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_one_engine_over_two_processes(tmp_path: Path) -> None:
     head, worker = llama.rpc_head_and_worker("beta")
-    port = str(free_port())
-    listen = ["-H", "127.0.0.1", "-p", port]
-    quiet = subprocess.DEVNULL
-    rank1 = subprocess.Popen([*worker, *listen], stdout=quiet, stderr=quiet)
-    try:
-        command = [*head, "--rpc", f"127.0.0.1:{port}"]
+    with llama.worker_of(worker) as (_, address):
+        command = [*head, "--rpc", address]
         with running(command, tmp_path, env=llama.ENV) as engine:
             answer = engine.client.post(llama.CHAT, json=ask("count")).json()
             assert answer["choices"][0]["message"]["content"] == COUNT
-    finally:
-        rank1.kill()
-        rank1.wait()
 
 
 def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def main() -> int:
 
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
     settings = msgspec.convert(msgspec.json.decode(sys.argv[1]), GatewaySettings, dec_hook=path)
     try:

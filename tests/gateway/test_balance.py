@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw.core.types.routes import RouteKey, RouteModel, RouteReplica, RouteTable
-from llmgw.gateway.balance import SKIP_MAX_S, Endpoint, Fleet, Target, merged
+from llmgw.gateway.balance import Fleet, Target, merged
+from llmgw.gateway.endpoint import Endpoint
 
 
 def replica(name: str, **more: Any) -> RouteReplica:
@@ -62,7 +63,7 @@ def test_draining_full_failing_and_tried_ones_are_left_out() -> None:
     )
     _, b, c, d = t.endpoints
     b.in_flight = 2
-    c.failed("refuses connections", 0.0)
+    c.breaker.failed("refuses connections", 0.0)
     assert t.choose(0.0) is d
     assert t.choose(0.0, (d,)) is None
     assert t.choose(1.0, (d,)) is c
@@ -77,32 +78,19 @@ def test_one_replica_obeys_the_same_rules() -> None:
     assert t.choose(0.0) is None
 
 
-def test_a_failing_replica_is_left_alone_for_longer_and_longer_until_it_works() -> None:
-    t = target(replica("a"))
-    (a,) = t.endpoints
-    now, gaps = 0.0, []
-    for _ in range(8):
-        a.failed("refuses connections", now)
-        a.failed("refuses connections", now)  # another request, at the same moment
-        gaps.append(a.skip_until - now)
-        now = a.skip_until
-    assert gaps == sorted(gaps)
-    assert gaps[0] < gaps[1]
-    assert gaps[-1] == SKIP_MAX_S
-    assert t.failing == "refuses connections"
-    a.worked()
-    assert t.failing == ""
-    assert t.choose(now) is a
-
-
 def test_failing_is_said_only_when_nobody_is_left() -> None:
     t = target(replica("a"), replica("b"))
-    t.endpoints[0].failed("is away", 0.0)
+    t.endpoints[0].breaker.failed("is away", 0.0)
     assert t.failing == ""
     assert target().failing == ""
+    t.endpoints[1].breaker.failed("refuses connections", 0.0)
+    assert t.failing == "is away"
 
 
 class Waiter:
+    who = "127.0.0.1"
+    prefix: int | None = None
+
     def __init__(self) -> None:
         self.got: list[Endpoint] = []
 
@@ -116,7 +104,8 @@ class Waiter:
 def test_those_who_wait_are_served_in_order_as_places_come_free() -> None:
     t = target(replica("a"), max_in_flight=2)
     waiters = [Waiter() for _ in range(3)]
-    t.waiting = dict.fromkeys(waiters)
+    for waiter in waiters:
+        t.waiting.add(waiter)
     t.pump(0.0)
     assert [len(w.got) for w in waiters] == [1, 1, 0]
     t.endpoints[0].in_flight -= 1
@@ -172,12 +161,12 @@ def test_another_incarnation_is_another_replica() -> None:
     fleet = Fleet()
     fleet.apply(RouteTable(models={"m": model(replica("a", incarnation="1"))}), 0.0)
     (before,) = fleet.targets["m"].endpoints
-    before.failed("refuses connections", 0.0)
+    before.breaker.failed("refuses connections", 0.0)
     fleet.apply(RouteTable(models={"m": model(replica("a", incarnation="2"))}), 0.0)
     (after,) = fleet.targets["m"].endpoints
     assert after is not before
     assert before.gone
-    assert after.fails == 0
+    assert not after.breaker.open
 
 
 def test_demand_says_all_there_is() -> None:
@@ -186,8 +175,8 @@ def test_demand_says_all_there_is() -> None:
     a, b = fleet.targets["m"].endpoints
     a.in_flight = 1
     assert not a.left(5.0)
-    b.failed("is away", 5.0)
-    fleet.targets["m"].waiting = {Waiter(): None}
+    b.breaker.failed("is away", 5.0)
+    fleet.targets["m"].waiting.add(Waiter())
     demand = fleet.demand("g", 3, 6.5)
     assert demand.last_byte == {"a": 1.5}
     assert demand.waiting == {"m": 1}
@@ -235,3 +224,31 @@ def test_endpoints_are_urls(url: str) -> None:
     endpoint = Endpoint(RouteReplica(replica="a", endpoint=url, api_key="k"))
     assert (endpoint.host, endpoint.port) in (("::1", 18000), ("box1", 18000))
     assert endpoint.authorization == b"authorization: Bearer k\r\n"
+
+
+def test_prompts_that_begin_alike_meet_and_few_move_when_a_replica_comes_or_goes() -> None:
+    four = target(*(replica(name) for name in "abcd"))
+    homes = {p: four.choose(0.0, prefix=p) for p in range(400)}
+    assert all(four.choose(0.0, prefix=p) is home for p, home in homes.items())
+    counts = Counter(e.replica for e in homes.values() if e)
+    assert all(60 < n < 140 for n in counts.values()), counts
+    three = target(*(replica(name) for name in "abc"))
+    for p, home in homes.items():
+        now = three.choose(0.0, prefix=p)
+        assert home
+        assert now
+        assert home.replica in {"d", now.replica}, "only those of the lost one have moved"
+
+
+def test_a_prefix_that_everybody_sends_does_not_bury_one_replica() -> None:
+    t = target(replica("a"), replica("b"), replica("c"))
+    for _ in range(30):
+        endpoint = t.choose(0.0, prefix=7)
+        assert endpoint
+        endpoint.in_flight += 1
+    assert max(e.in_flight for e in t.endpoints) <= 13  # 30 / 3 * 1.25, rounded up
+    home = max(t.endpoints, key=lambda e: e.in_flight)
+    home.in_flight = 0
+    assert t.choose(0.0, prefix=7) is home, "its own as soon as there is room"
+    home.breaker.failed("refuses connections", 0.0)
+    assert t.choose(0.0, prefix=7) is not home

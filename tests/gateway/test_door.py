@@ -21,11 +21,19 @@ from tests.gateway.rig import run
 
 class Opened:
     def __init__(self) -> None:
-        self.stops = 0
+        self.stops = self.ways_given = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
+
+    def hello(self) -> Hello:
+        return Hello(
+            pid=os.getpid(), gateway="g", version="0.1.0", table=7, listen="127.0.0.1:8800"
+        )
 
     def stop(self) -> None:
         self.stops += 1
+
+    def give_way(self) -> None:
+        self.ways_given += 1
 
 
 @contextlib.asynccontextmanager
@@ -33,12 +41,7 @@ async def opened(folder: Path) -> AsyncIterator[Opened]:
     world = Opened()
     state_dir = StateDir(folder)
 
-    def hello() -> Hello:
-        return Hello(
-            pid=os.getpid(), gateway="g", version="0.1.0", table=7, listen="127.0.0.1:8800"
-        )
-
-    door = Door(folder, world.listener, hello, "node-token", world.stop)
+    door = Door(state_dir, world.listener, world, "node-token")
     try:
         yield world
     finally:

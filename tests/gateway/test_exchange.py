@@ -106,3 +106,23 @@ def test_alias_and_glob_reach_the_model() -> None:
             assert {line["model"] for line in world.lines()} == {"m"}
 
     run(scenario())
+
+
+def test_a_conversation_goes_on_where_its_beginning_is_cached() -> None:
+    async def scenario() -> None:
+        async with rig() as world:
+            engines = [await world.engine(name=f"e{n}") for n in range(3)]
+            replicas = [e.replica() for e in engines]
+            world.use(table(m=loaded(*replicas, sticky_prefix_bytes=64)))
+            homes = set()
+            for who in range(12):
+                first = {"role": "system", "content": f"You are assistant {who:02} of this house."}
+                turns = [[first, {"role": "user", "content": "x" * n}] for n in (1, 500)]
+                asked = [{"model": "m", "messages": t, "seed": n} for n, t in enumerate(turns)]
+                asked.append({"messages": turns[1], "model": "m", "temperature": 0.5})
+                (home,) = {(await world.ask(a)).json["from"] for a in asked}
+                homes.add(home)
+            assert len(homes) > 1, "and others elsewhere"
+            assert (await world.ask({"model": "m"})).status == 200
+
+    run(scenario())

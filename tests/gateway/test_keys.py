@@ -63,3 +63,64 @@ def test_a_key_may_be_for_some_models_only() -> None:
     assert allowed(key("b", models=("small", "qwen*")), "qwen3")
     assert not allowed(key("b", models=("small", "qwen*")), "llama")
     assert not allowed(key("c", models=()), "llama")
+
+
+HEAD = {b"authorization": b"Bearer carol"}
+
+
+def test_so_many_at_a_time_and_no_more() -> None:
+    keys = Keys((key("carol", limits={"in_flight": 2}),), open_without=True)
+    first, second = keys.begin(HEAD, 0.0), keys.begin(HEAD, 0.0)
+    assert first is second is not None
+    with pytest.raises(ProblemError, match="2 requests in flight, and 2 is its limit") as e:
+        keys.begin(HEAD, 0.0)
+    assert (e.value.status, e.value.code, e.value.retry_after_s) == (429, "rate_limit_exceeded", 1)
+    first.end()
+    assert keys.begin(HEAD, 0.0) is first
+
+
+def test_so_many_a_minute_and_the_refusal_says_when() -> None:
+    keys = Keys((key("carol", limits={"per_minute": 3}),), open_without=True)
+    for _ in range(3):
+        use = keys.begin(HEAD, 100.0)
+        assert use
+        use.end()
+    with pytest.raises(ProblemError, match="its 3 requests a minute are used up") as e:
+        keys.begin(HEAD, 100.0)
+    assert e.value.retry_after_s == 20
+    with pytest.raises(ProblemError):
+        keys.begin(HEAD, 119.0)
+    assert keys.begin(HEAD, 120.5)
+    # A quiet hour saves up no more than a minute's worth.
+    for _ in range(3):
+        keys.begin(HEAD, 4000.0)
+    with pytest.raises(ProblemError):
+        keys.begin(HEAD, 4000.0)
+
+
+def test_a_new_table_does_not_begin_the_count_anew_and_a_changed_limit_does() -> None:
+    old = Keys((key("carol", limits={"in_flight": 1}),), open_without=True)
+    use = old.begin(HEAD, 0.0)
+    assert use
+    same = Keys((key("carol", limits={"in_flight": 1}, models=("m",)),), open_without=True)
+    same = same.following(old)
+    with pytest.raises(ProblemError, match="1 requests in flight"):
+        same.begin(HEAD, 1.0)
+    assert use.key.models == ("m",)
+    more = Keys((key("carol", limits={"in_flight": 2}),), open_without=True).following(same)
+    assert more.begin(HEAD, 2.0)
+    use.end()  # of the request that began under the old limit: it hurts nobody
+    assert more.begin(HEAD, 2.0)
+    gone = Keys((), open_without=True).following(more)
+    assert gone.begin(HEAD, 3.0) is None
+
+
+def test_a_refused_request_counts_for_nothing() -> None:
+    keys = Keys((key("carol", limits={"in_flight": 1, "per_minute": 2}),), open_without=True)
+    use = keys.begin(HEAD, 0.0)
+    assert use
+    for _ in range(5):
+        with pytest.raises(ProblemError):
+            keys.begin(HEAD, 0.0)
+    use.end()
+    assert keys.begin(HEAD, 0.0) is use

@@ -152,7 +152,7 @@ def test_a_connection_that_closes_just_as_it_is_used_again_is_replaced() -> None
             assert engine.connections == 3
             assert world.gateway.meter.counts["retries"] == 2
             (endpoint,) = world.gateway.fleet.endpoints()
-            assert endpoint.fails == 0
+            assert endpoint.breaker.fails == 0
 
     run(scenario())
 

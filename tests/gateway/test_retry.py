@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 from llmgw.core.types.routes import RouteModel, RouteReplica
-from llmgw.gateway import exchange
+from llmgw.gateway.wait import PATIENCE_S
 from tests.gateway.peers import Client, Talk, hello, request
 from tests.gateway.rig import Rig, loaded, rig, run, table
 
@@ -78,7 +78,7 @@ def test_a_new_table_helps_a_request_whose_replica_is_gone() -> None:
             assert await anext(client.chunks()) == b": llmgw reconnecting m 2s\n\n"
             await world.until(lambda: world.waiting() == {"m": 1})
             world.use(table(2, m=LOADING))
-            world.pass_time(exchange.PATIENCE_S * 3)
+            world.pass_time(PATIENCE_S * 3)
             assert world.waiting() == {"m": 1}, "control says it loads: that is waited for"
             other.script = two_events
             world.use(table(3, m=loaded(other.replica())))
@@ -95,7 +95,7 @@ def test_replicas_that_cannot_be_reached_are_not_waited_for_without_end() -> Non
             await dead.stop()
             world.use(table(1, m=loaded(dead.replica())))
             client = await waits(world, ASK)
-            for _ in range(int(exchange.PATIENCE_S)):
+            for _ in range(int(PATIENCE_S)):
                 world.pass_time(1)
                 await world.until(lambda: world.waiting() == {"m": 1})
             world.pass_time(1)
@@ -260,6 +260,52 @@ def test_a_node_that_does_not_answer_is_given_up_on() -> None:
                 world.dialer.connect_s = 0.05
                 assert (await world.ask(ASK)).json["from"] == "alive"
                 (endpoint, _) = world.gateway.fleet.endpoints()
-                assert "no connection within" in endpoint.why
+                assert "no connection within" in endpoint.breaker.why
+
+    run(scenario())
+
+
+def test_what_must_not_be_made_twice_is_sent_once() -> None:
+    """Of an idle connection that closes nobody can tell whether the request came before: a fresh one, and no retry."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+            first, second = await world.engine(name="first"), await world.engine(name="second")
+            world.use(table(m=loaded(first.replica(), second.replica())))
+            assert (await world.ask(ASK)).json["from"] == "first"
+            assert (await world.ask(ASK, "/upstream/m/lora-adapters")).status == 200
+            assert first.connections == 2
+            for script in (Talk.die, Talk.hang_up):
+                first.script = script
+                world.pass_time(10)
+                before = len(first.asked)
+                answer = await world.ask(ASK, "/upstream/m/lora-adapters")
+                assert (answer.status, answer.error["code"]) == (502, "engine_failed")
+                assert len(first.asked) == before + 1
+            assert not second.asked
+
+    run(scenario())
+
+
+def test_a_bad_gateway_costs_one_more_try() -> None:
+    """An engine behind a proxy of its own that is gone: another replica answers; where there is none, it is said."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+
+            async def gone(talk: Talk) -> None:
+                await talk.json({"error": {"message": "no engine"}}, "502 Bad Gateway")
+
+            first, second = await world.engine(gone, "first"), await world.engine(name="second")
+            world.use(table(1, m=loaded(first.replica(), second.replica())))
+            for _ in range(3):
+                assert (await world.ask(ASK)).json["from"] == "second"
+            assert len(first.asked) == 1, "it draws no traffic"
+            second.script = gone
+            world.pass_time(10)
+            answer = await world.ask(ASK)
+            assert (answer.status, answer.error["message"]) == (502, "no engine")
+            assert len(first.asked) + len(second.asked) == 6, "two tries, and no third"
+            assert world.gateway.demand().breaker == {"first": "open", "second": "open"}
 
     run(scenario())

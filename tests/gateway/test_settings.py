@@ -25,8 +25,7 @@ def test_good_settings() -> None:
     [
         ({"listen": None}, "listens on an address or on an inherited socket"),
         ({"listen_fd": 3}, "listens on an address or on an inherited socket"),
-        ({"workers": 2}, "--workers 2 is not supported yet"),
-        ({"takeover": True}, "--takeover is not supported yet"),
+        ({"workers": 0}, "--workers 0 is not from 1 to 256"),
         ({"controls": ()}, "needs a control"),
         ({"controls": ("https://box1:8801",)}, "https is not supported yet"),
         ({"controls": ("box1:8801",)}, "is not a URL of control"),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from llmgw.core.types.routes import RouteModel, RouteTable
-from llmgw.gateway.exchange import PATIENCE_S
+from llmgw.gateway.wait import PATIENCE_S
 from tests.gateway.peers import Client, Cut, Engine, Talk, hello, request, silence
 from tests.gateway.rig import Rig, loaded, rig, run, table
 
@@ -135,6 +135,7 @@ def test_every_place_is_given_back(seed: int) -> None:
                 for engine in engines:
                     engine.script = Talk.die
                     engine.drop_idle()
+                seen = list(world.gateway.fleet.endpoints())
                 world.use(table(99, m=RouteModel(status="failed"), n=RouteModel(status="failed")))
                 while not all(client.done() for client in clients):
                     world.pass_time(PATIENCE_S)
@@ -142,6 +143,7 @@ def test_every_place_is_given_back(seed: int) -> None:
                         async with asyncio.timeout(0.01):
                             await asyncio.wait(clients)
             await world.at_rest()
+            assert not [e.replica for e in seen if e.breaker.probe is not None], "shut for ever"
             assert len(world.lines()) > CLIENTS / 4
 
     run(scenario())

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from llmgw.core.supervise import durable, initial_state, next_due, unidentified
 from llmgw.core.supervise.report import node_report
 from llmgw.core.types import node as n
-from llmgw.core.types.messages import Command, Foreign, NodeReport, Refusal, Start, Token
+from llmgw.core.types.messages import Command, Foreign, Gpu, NodeReport, Refusal, Start, Token
 from llmgw.core.types.record import Key, Record
 from tests.sim import evidence, older
 from tests.sim.clock import iso
@@ -30,7 +30,7 @@ POINTS = tuple(
     f"{when}-{effect.__name__}"
     for effect in (
         *(n.StoreToken, n.WriteRecord, n.DeleteRecord, n.Spawn, n.Signal, n.Look, n.Measure),
-        *(n.Probe, n.Identify, n.Refuse, n.Register, n.Changed),
+        *(n.Probe, n.Knock, n.Identify, n.Refuse, n.Register, n.Changed),
     )
     for when in ("before", "after")
 )
@@ -82,7 +82,7 @@ class Agent(Process):
         self._watched, self._unwritten, self._ticks_at = {}, set(), float("inf")
         self.links = {url: Link(self, url) for url in self.sim.urls}
         self.sim.say(self.facts.node, "agent starts", f"{len(self.journal)} records in its journal")
-        self.feed(n.GpusSeen(gpus=self.host.gpus(), foreign=self._foreign()))
+        self._see_gpus(self.host.gpus(), self._foreign())
         for record in unidentified(self.state):
             self._identify(record)
         self._registers()
@@ -178,6 +178,8 @@ class Agent(Process):
                 self._answer(
                     lambda: evidence.probe(self.host, record, check=check), self._patience_s(record)
                 )
+            case n.Knock(record):
+                self._answer(lambda: evidence.knocked(self.sim.hosts, record), 0.05)
             case n.Identify(record):
                 self._identify(record)
             case n.Refuse(control, refusal):
@@ -304,6 +306,18 @@ class Agent(Process):
         """Whose processes it cannot tell, because the record of their engine cannot be read, are strangers to it."""
         return self.host.foreign({r.key for r in self.records.values() if r.unreadable})
 
+    def _look_at_gpus(self) -> None:
+        assert self.state is not None
+        gpus, foreign = self.host.gpus(), self._foreign()
+        if gpus != self.state.gpus or foreign != self.state.foreign:
+            for link in self.links.values():
+                link.devices = True
+            self._see_gpus(gpus, foreign)
+
+    def _see_gpus(self, gpus: tuple[Gpu, ...] | None, foreign: tuple[Foreign, ...]) -> None:
+        error = "" if gpus is not None else "the driver does not answer"
+        self.feed(n.GpusSeen(gpus, foreign, error))
+
     def _registers(self) -> None:
         if self.state is not None and self.state.reattached:
             for link in self.links.values():
@@ -311,12 +325,9 @@ class Agent(Process):
                     link.register()
 
     def _heartbeat(self) -> None:
-        assert self.state is not None
-        gpus, foreign = self.host.gpus(), self._foreign()
-        if gpus != self.state.gpus or foreign != self.state.foreign:
-            self.feed(n.GpusSeen(gpus=gpus, foreign=foreign))
-            for link in self.links.values():
-                link.devices = True
+        self._look_at_gpus()
+        if self.state is None:
+            return  # killed on the way
         for key in sorted(self._unwritten & self.state.records.keys()):
             self._write(self.state.records[key])
         for link in self.links.values():

@@ -19,6 +19,8 @@ from tests.sim.world import Engine, Host
 WARM_S = 25.0
 #: One history in so many rests to the end, however soon it is calm: what goes round in circles shows late.
 LONG = 10
+#: One in so many has an engine that hangs for so long, after a while of calm.
+DEAF, DEAF_REST_S, DEAF_S = 5, 40.0, 180.0
 #: Where a leader knows already what it will order.
 SENDING = ("before-persist", "before-send", "before-send")
 
@@ -63,9 +65,20 @@ class Chaos:
             if what:
                 self.at_once(what)
             self.waits(self.rng.expovariate(1.0) * self.gap_s)
+        if self.seed % DEAF == DEAF - 1:
+            self._deaf()
         self.at_once("calm")
         self.does("rest long" if self.seed % LONG == LONG - 1 else "rest")
         return self.sim
+
+    def _deaf(self) -> None:
+        """In the middle of all the rest nothing is undisturbed for as long as a hung engine has to get well (F64)."""
+        self.at_once("calm")
+        self.waits(DEAF_REST_S)
+        what = self._of("hang", self._engine(), f"for={DEAF_S:g}")
+        if what:
+            self.at_once(what)
+            self.waits(DEAF_S)
 
     def _world(self) -> list[str]:
         lines = [f"dice {self.seed}"]
@@ -141,6 +154,7 @@ class Chaos:
             "Measure": (self.stop, self.engine_dies),
             "Refuse": (self.refused,),
             "Identify": (self.unseen,),
+            "Knock": (self.group_ends,),
         }.get(point, busy)
         more = self.rng.choice(bring)()
         return f"{what} ; {more}" if more else what
@@ -154,6 +168,15 @@ class Chaos:
     def stop(self) -> str:
         engine = self._engine()
         return f"llmgw stop {engine.start.replica}" if engine is not None else ""
+
+    def group_ends(self) -> str:
+        """One whose leader waits for its workers: it starts anew."""
+        there = self._waiting_groups()
+        return self._of("die", self.rng.choice(there), "code=1") if there else ""
+
+    def _waiting_groups(self) -> list[Engine]:
+        live = (e for name in sorted(self.sim.hosts) for e in self.sim.hosts[name].live())
+        return [e for e in live if e.start.start_order == "workers_first"]
 
     def refused(self) -> str:
         """Everything is to roll, and the ports that control takes for free are not."""
@@ -210,14 +233,18 @@ class Chaos:
     # ------------------------------------------------------------ agents
 
     def kill_agent(self) -> str:
-        who = self._agent()
-        points = self._boundary(agents.POINTS)
-        return self._with(f"kill {who} {self._s(2, 25)}{points}") if who else ""
+        return self._struck(f"kill {{}} {self._s(2, 25)}")
 
     def freeze_agent(self) -> str:
+        return self._struck(f"freeze {{}} {self._s(1, 40)}")
+
+    def _struck(self, what: str) -> str:
         who = self._agent()
         points = self._boundary(agents.POINTS)
-        return self._with(f"freeze {who} {self._s(1, 40)}{points}") if who else ""
+        if "Knock" in points:  # it is only the leader's agent that knocks
+            who = next((e.host for e in self._waiting_groups() if not e.start.rank), who)
+            points = points.replace("within=3", "within=40").replace("within=12", "within=60")
+        return self._with(f"{what.format(who)}{points}") if who else ""
 
     def record_torn(self) -> str:
         who = self._agent()
@@ -251,7 +278,10 @@ class Chaos:
         return self._of("die", self._engine(), "worker=stays")
 
     def hang(self) -> str:
-        return self._of("hang", self._engine(), self._s(4, 40))
+        """For a moment, or for longer than anybody has patience; or it is only busy."""
+        how = self.rng.choice(((), (), (), ("serving=yes",)))
+        for_s = self._s(4, 40) if self.rng.random() < 0.6 else self._s(70, 200)
+        return self._of("hang", self._engine(), *how, for_s)
 
     def pid_reused(self) -> str:
         return self._of("reuse", self._engine(), self._s(0.5, 8))

@@ -80,6 +80,8 @@ class Hearsay:
     waited_s: dict[str, float] = field(default_factory=dict)
     #: when a replica was first seen whole and ready, by incarnation
     up_s: dict[str, float] = field(default_factory=dict)
+    #: since when an engine answers nobody and nothing keeps control from seeing it, by incarnation and sessions
+    hung_s: dict[str, float] = field(default_factory=dict)
 
 
 def _failures(memory: Memory, kept: Moment) -> list[tuple[str, str, str]]:

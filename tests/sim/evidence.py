@@ -7,8 +7,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from llmgw.core.types.messages import Start
-from llmgw.core.types.node import Identified, MemorySeen, Probed, Told, TreeSeen
+from llmgw.core.types.messages import LISTENS, Start
+from llmgw.core.types.node import Identified, Knocked, MemorySeen, Probed, Told, TreeSeen
 from llmgw.core.types.record import Key, Record
 from tests.sim.clock import iso
 from tests.sim.world import Engine, Host, Stranger
@@ -54,14 +54,28 @@ def probe(host: Host, record: Record, *, check: bool) -> Probed:
         owner = "other" if check else ""
         detail = f"pid {there.pid} listens on {there.port}"
         return Probed(key=key, attempt=attempt, outcome="ok", detail=detail, owner=owner)
-    if there.hung:
+    if there.hung or there.deaf:
         return Probed(key=key, attempt=attempt, outcome="failed", detail="no answer in 2 s")
+    if not there.answers(now) and record.start.health == LISTENS:
+        return Probed(key=key, attempt=attempt, outcome="refused", detail="nothing listens")
     if not there.answers(now):
         done = (now - there.born_s) / there.manners.load_s
         return Probed(key=key, attempt=attempt, outcome="loading", progress=round(done, 2))
+    there.seen_up = True
     ours = there.key == key
     owner = ("ours" if ours else "other") if check else ""
     return Probed(key=key, attempt=attempt, outcome="ok", owner=owner)
+
+
+def knocked(hosts: dict[str, Host], record: Record) -> Knocked:
+    """The other ranks of a group that do not take a connection."""
+    missing = []
+    for peer in record.start.peers:
+        there = hosts[peer.node].listener(peer.port)
+        up = isinstance(there, Engine) and there.answers(hosts[peer.node].clock.now)
+        if peer.rank and not up:
+            missing.append(f"rank {peer.rank} on {peer.node} at port {peer.port}: no answer")
+    return Knocked(key=record.key, attempt=record.attempt, missing=tuple(missing))
 
 
 def identify(host: Host, record: Record) -> tuple[Identified, Engine | None]:

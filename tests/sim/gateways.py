@@ -44,6 +44,8 @@ class Gateway:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.last_byte_s: dict[str, float] = {}
+        #: the same, of bytes that an engine sent
+        self.answered_s: dict[str, float] = {}
         self._n = 0
         self._due = False
         self._beat()
@@ -144,6 +146,7 @@ class Gateway:
 
     def demand(self, n: int) -> Demand:
         now = self.sim.clock.now
+        self.looks(now)
         return Demand(
             gateway=self.name,
             n=n,
@@ -151,7 +154,14 @@ class Gateway:
             in_flight=_counts(r.replica for r in self.running),
             waiting=_counts(r.model for r in self.waiting),
             last_byte={k: now - t for k, t in self.last_byte_s.items()},
+            answered={k: now - t for k, t in self.answered_s.items()},
         )
+
+    def looks(self, now: float) -> None:
+        """Which of its streams move."""
+        for r in self.running:
+            if r.engine is not None and r.engine.answers(now):
+                self.answered_s[r.replica] = now
 
 
 def _counts(words: Iterable[str]) -> dict[str, int]:

@@ -47,7 +47,9 @@ class Catalog:
         memory = str(rng.choice((6, 8, 10))) if gpus and rng.random() < 0.8 else "whole"
         scale = {"min": str(low), "max": str(high), "idle": str(rng.choice(IDLE_S)), "min_up": "10"}
         takes = {"host": "4", "cores": "1", "power": str(rng.choice((0, 150, 250)))}
-        nodes = {"nodes": "2"} if rng.random() < 0.08 else {}
+        nodes = {"nodes": "2"} if rng.random() < 0.12 else {}
+        if nodes and rng.random() < 0.7:
+            nodes["order"] = "workers"
         return scale | {"gpus": str(gpus), "memory": memory} | takes | nodes
 
     def lines(self) -> Iterator[str]:

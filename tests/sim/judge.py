@@ -273,6 +273,8 @@ class Judge:
         self._owned(control)
         late = restraint.sleepless(control, found, plan)
         self.require("what is idle goes to sleep in time", not late, late)
+        late = restraint.hung(control, found, plan)
+        self.require("what hangs is given up in time", not late, late)
 
     def carried_out(self, control: Control, found: Survey, begun: list[p.Action]) -> None:
         """What one pass did of its plan."""

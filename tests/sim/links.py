@@ -157,6 +157,7 @@ class Link:
             shards=shards,
             gone=tuple(older.key(version, k) for k in gone),
             gpus=agent.state.gpus if devices else None,
+            gpus_error=agent.state.gpus_error if devices else None,
             foreign=agent.state.foreign if devices else None,
             refused=tuple(refused),
             digest=digest(older.shard(version, shard_report(r)) for r in records.values()),

@@ -14,7 +14,7 @@ from llmgw.core.route import table
 from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
 from llmgw.core.types.messages import LIVE, TERMINAL
-from llmgw.core.types.plan import Plan
+from llmgw.core.types.plan import DrainReplica, Plan
 from llmgw.core.types.routes import RouteReplica, RouteTable
 from llmgw.core.types.state import (
     PLACED,
@@ -240,6 +240,33 @@ def whole_table_while_settling(state: State, found: Survey, version: int) -> Rou
     return replace(table(state, found, version), partial=False)
 
 
+def patient_for_ever(state: State, now: float, found: Survey) -> Plan:
+    """What hangs is left alone (F64)."""
+    plan = decide(state, now, found)
+    kept = (a for a in plan.actions if not isinstance(a, DrainReplica) or a.reason != "hung")
+    return replace(plan, actions=tuple(kept))
+
+
+def impatient(state: State, now: float, found: Survey) -> Plan:
+    """A failed probe is enough, also of one that serves (F64)."""
+    ill = {
+        s.incarnation
+        for node in state.nodes.values()
+        for s in node.shards
+        if s.unhealthy_s is not None
+    }
+    rows = tuple(
+        replace(r, members=tuple(_long_ill(s) for s in r.members)) if r.incarnation in ill else r
+        for r in found.replicas
+    )
+    gateways = {k: replace(g, answered_s={}) for k, g in state.gateways.items()}
+    return decide(replace(state, gateways=gateways), now, replace(found, replicas=rows))
+
+
+def _long_ill(shard: Shard) -> Shard:
+    return shard if shard.unhealthy_s is None else replace(shard, unhealthy_s=-1e6)
+
+
 class Mutant(NamedTuple):
     core: Core
     #: any of these invariants is a right answer
@@ -297,6 +324,8 @@ MUTANTS: dict[str, Mutant] = {
     "deaf to the operator": Mutant(
         Core(decide=deaf_to_the_operator), ("what is withheld is not carried out",)
     ),
+    "patient for ever": Mutant(Core(decide=patient_for_ever), ("what hangs is given up in time",)),
+    "impatient": Mutant(Core(decide=impatient), ("no engine restarted needlessly",)),
     "restarts alone": Mutant(
         Core(supervise=restarts_alone), ("nothing dead is restarted before control is heard",)
     ),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: What a gateway has seen may take so long to reach control: its posts every few seconds, and a late message.
 DEMAND_LAG_S = 14.0
+#: F64: the least that an engine has, from its first failed probe, to get well in.
+HUNG_S = 60.0
 #: What happens on a node is told, or its silence noticed, so long after.
 TOLD_S = 25.0
 
@@ -135,6 +137,7 @@ def why_stop(
         "short_after_window": _short,
         "not_running": _broken,
         "duplicate_rank": _second,
+        "hung": _hung,
     }
     if reason == "operator":
         asked = action.incarnation in control.sim.people.stopped
@@ -222,15 +225,34 @@ def _short(control: Control, engine: Engine) -> str:
 
 
 def _broken(control: Control, engine: Engine) -> str:
-    """A group, and one of its ranks has ended (A34): asked of the truth, whatever was told of it."""
+    """A group, and one of its ranks has ended, or is being ended for it failed (A34): whatever was told of it."""
+    records = [r for a in control.sim.agents.values() for r in a.records.values()]
+    failing = {r.key for r in records if r.ending == "failed"}
     ranks = {
         e.start.rank
         for h in control.sim.hosts.values()
         for e in h.live()
-        if e.key[1] == engine.key[1] and e.leader
+        if e.key[1] == engine.key[1] and e.leader and e.key not in failing
     }
     want = engine.start.world_size
     return "" if len(ranks) < want else f"all {want} ranks run"
+
+
+def _hung(control: Control, engine: Engine) -> str:
+    """F64: some rank of it has answered no probe for as long as it may, and no client has had anything from it."""
+    sim, now = control.sim, control.sim.clock.now
+    group = [e for h in sim.hosts.values() for e in h.live() if e.key[1] == engine.key[1]]
+    well = [e for e in group if e.silent_s is None and now - e.well_s > TOLD_S + DEMAND_LAG_S]
+    for_s = max((now - e.silent_s for e in group if e.silent_s is not None), default=0.0)
+    if len(well) == len(group):
+        return "all of it is well"
+    if for_s and for_s < HUNG_S:
+        return f"it has been silent for {for_s:.0f} s"
+    heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
+    served_s = [now - g.answered_s.get(engine.start.replica, -1e6) for g in heard]
+    if served_s and min(served_s) < HUNG_S - DEMAND_LAG_S:
+        return f"a client had something from it {min(served_s):.0f} s ago"
+    return ""
 
 
 def _port(control: Control, engine: Engine) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.types import plan as p
+from llmgw.core.types.messages import LIVE
 from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import GATEWAY_GONE_S, State
+from llmgw.core.types.state import GATEWAY_GONE_S, Shard, State
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
@@ -24,6 +25,9 @@ ASKED = ("operator", "ending")
 DAILY = ("idle", "not_running")
 #: A49: one pass may end so many, or this share, of what runs.
 FEW, SHARE = 2, 0.3
+#: F64: what an engine that answers nobody has to get well in, and what its agent takes to find that out: three probes
+#: that are slow to fail.
+HUNG_S, FOUND_S = 60.0, 36.0
 #: Between a time that is over and the pass that acts on it.
 LAG_S = 12.0
 
@@ -104,6 +108,43 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
             unused = f"last used, wanted or adopted {now - since:.0f} s ago"
             return f"{r.replica} was {unused}, idle_timeout is {timeout:g} s"
     return ""
+
+
+def hung(control: Control, found: Survey, plan: p.Plan) -> str:
+    """An engine that has answered nobody for longer than F64 allows, and nobody ends it; or "".
+
+    Counted while nothing is in the way: its agent is heard and can look, no gateway is silent, nobody said pause.
+    """
+    state, now, seen = control.picture, control.now_s, control.heard.hung_s
+    ends = {a.incarnation for a in plan.actions if isinstance(a, Ended)} | state.draining.keys()
+    free = not (state.settling or held_up(state, now) or plan.blocked)
+    # Rank 0 speaks for its group: of the others nobody asks anything.
+    everywhere = (e for h in control.sim.hosts.values() for e in h.live())
+    deaf = {e.key[1]: e for e in everywhere if e.hung and e.leader and not e.start.rank}
+    there = {}
+    for r in found.replicas if free else ():
+        engine = deaf.get(r.incarnation)
+        up = r.kept and not r.held and not r.going and r.incarnation not in ends
+        if engine is None or not up or not all(_hears(control, s) for s in r.members):
+            continue
+        # A node that registers anew may have been silent, and brings the network with it.
+        sessions = [control.sessions.of[s.node].id for s in r.members]
+        key = " ".join((r.incarnation, *sessions))
+        since = there[key] = seen.get(key, now)
+        if now - since > HUNG_S + FOUND_S + LAG_S:
+            control.heard.hung_s = there
+            return f"{engine} has answered nobody for {now - since:.0f} s"
+    control.heard.hung_s = there
+    return ""
+
+
+def _hears(control: Control, shard: Shard) -> bool:
+    """Its agent is there, can look at it, and this control has a session with it; it has come up."""
+    agent, told = control.sim.agents[shard.node], control.sessions.of.get(shard.node)
+    link = agent.links.get(control.url)
+    heard = agent.up and not agent.frozen and link is not None and told is not None
+    came_up = shard.report.state in LIVE and shard.report.desired == "running"
+    return heard and link is not None and told is not None and link.session == told.id and came_up
 
 
 def held_up(state: State, now: float) -> bool:

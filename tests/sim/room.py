@@ -51,7 +51,8 @@ def granted(judge: Judge, host: Host, holders: dict[Key, m.Start], start: m.Star
             total <= gpu.memory_bytes,
             f"{gpu.uuid} has {gpu.memory_bytes} bytes, {total} are given to {[s.shard for s in there]}",
         )
-    listen = holders | {e.key: e.start for e in host.live()}
+    # A worker that is left of an engine does not listen; its record keeps the port, where it can be read.
+    listen = holders | {e.key: e.start for e in host.live() if e.leader}
     ports = [s.shard for s in listen.values() if s.port == start.port]
     judge.require(
         "no port twice", len(ports) <= 1, f"port {start.port} of {host.name} is {ports}'s"

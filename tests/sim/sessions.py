@@ -150,9 +150,15 @@ class Sessions:
         there = state.nodes.get(node)
         silent = there is not None and not there.connected
         news = bool(events.shards or events.gone or events.refused)
-        if news or events.gpus is not None or silent:
+        if news or events.gpus is not None or events.gpus_error is not None or silent:
             change = s.ShardsChanged(
-                node, events.shards, events.gone, events.gpus, events.foreign, events.refused
+                node,
+                events.shards,
+                events.gone,
+                events.gpus,
+                events.foreign,
+                events.refused,
+                events.gpus_error,
             )
             control.observe(change, urgent=news)
         other = any(r.reason in ("lower_epoch", "other_leader") for r in events.refused)

@@ -55,6 +55,13 @@ class Engine:
     #: what the world did to it; "" while nothing is wrong with it
     ailing: str = ""
     hung: bool = False
+    #: busy: it answers no probe and serves all the same
+    deaf: bool = False
+    #: since when it has answered no probe, and when that was over last
+    silent_s: float | None = None
+    #: some agent has had an answer from it, so clients may be served
+    seen_up: bool = False
+    well_s: float = -1e6
     code: int | None = None
     gone_s: float | None = None
     signals: list[str] = field(default_factory=list)
@@ -75,6 +82,17 @@ class Engine:
         return tuple(
             p for p, live in ((self.pid, self.leader), (self.pid + 1, self.worker)) if live
         )
+
+    def falls_silent(self, now: float, *, serving: bool) -> None:
+        self.silent_s = now
+        if serving:
+            self.deaf = True
+        else:
+            self.hung, self.ailing = True, self.ailing or HUNG
+
+    def speaks(self, now: float) -> None:
+        if self.silent_s is not None:
+            self.hung, self.deaf, self.silent_s, self.well_s = False, False, None, now
 
     def recovers(self) -> None:
         """It hung, and is well again if that was all and probes have had the time to see it."""

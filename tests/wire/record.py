@@ -66,8 +66,10 @@ def world() -> Seen:
 
 def plan() -> bytes:
     seen = world()
-    nodes = seen.state.nodes
-    return encode(plan_document(seen.plan, source="control", generated_at=AT, nodes=nodes))
+    catalog, nodes = seen.state.catalog, seen.state.nodes
+    return encode(
+        plan_document(seen.plan, source="control", generated_at=AT, nodes=nodes, catalog=catalog)
+    )
 
 
 def status() -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmgw.core.types.by_hand import Fact, Started
 from llmgw.core.types.catalog import Ready, Restart, Stop
 from llmgw.core.types.messages import (
     Capacity,
@@ -28,6 +29,7 @@ from llmgw.core.types.messages import (
     ShardReport,
     Start,
     StopShard,
+    Take,
     Token,
 )
 from llmgw.core.types.node import NodeFacts
@@ -50,6 +52,11 @@ GPU = Gpu(
     power_limit_w=300.0,
     power_w=212.5,
     compute_capability="8.6",
+    vendor="nvidia",
+    selector="1",
+    unified=True,
+    lost=True,
+    trouble="it does not answer any more",
 )
 RESOURCES = Resources(
     gpu_memory_bytes=18 * GIB, host_memory_bytes=4 * GIB, cpu_cores=4.0, power_w=300.0
@@ -132,9 +139,25 @@ REPORT = NodeReport(
         cpu_cores=16.0, host_memory_bytes=64 * GIB, power_w=1200.0, ports=(18000, 18099)
     ),
     gpus=(GPU,),
+    gpus_error="the driver does not answer",
     shards=(SHARD, GONE, DELTA, UNREADABLE),
     foreign=(
-        Foreign(pid=4242, gpu="GPU-1111", memory_bytes=GIB, command="llama-server", port=8080),
+        Foreign(
+            pid=4242,
+            gpu="GPU-1111",
+            memory_bytes=GIB,
+            command="llama-server",
+            port=8080,
+            by_hand=Started(
+                pid=4242,
+                start_ticks=123_456,
+                started_at="2026-01-01T00:00:00Z",
+                argv=("llama-server", "-c", "16384"),
+                cwd="/home/me",
+                port=8080,
+            ),
+            shard="alpha-7k2m/0",
+        ),
     ),
 )
 START = Start(
@@ -177,6 +200,7 @@ START = Start(
             group_port=18050,
         ),
     ),
+    start_order="workers_first",
     api_key="secret-of-the-engine",
     insecure=True,
     seq=1,
@@ -204,6 +228,15 @@ COMMANDS = Commands(
         ),
         ForgetShard(shard="old-1/0", incarnation="inc-old", **_order(4)),
         SendReport(**_order(5)),
+        Take(
+            shard="alpha-7k2m/0",
+            incarnation="inc-alpha",
+            pid=4242,
+            start_ticks=123_456,
+            start=START,
+            template_env=("LLAMA_ARG_LOG_VERBOSITY",),
+            **_order(6),
+        ),
     ),
     leader=False,
     epoch=12,
@@ -215,6 +248,7 @@ EVENTS = Events(
     shards=(SHARD,),
     gone=(("old-1/0", "inc-old"),),
     gpus=(GPU,),
+    gpus_error="the driver does not answer",
     foreign=REPORT.foreign,
     refused=(
         Refusal(
@@ -224,11 +258,12 @@ EVENTS = Events(
             reason="port_in_use",
             resource="port 18000",
             why="port 18000 is in use by pid 4242",
+            facts=(Fact("-c", "32768", "16384", same=False),),
         ),
     ),
     digest="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 )
-EVENTS_REPLY = EventsReply(match=False, epoch=12)
+EVENTS_REPLY = EventsReply(match=False, epoch=12, programs=("llama-server",))
 REGISTERED = Registered(
     session=SESSION,
     epoch=12,
@@ -237,6 +272,7 @@ REGISTERED = Registered(
     protocol=1,
     lease="file",
     read_only=True,
+    programs=("llama-server",),
     verdicts=(
         {
             "shard": "alpha-7k2m/0",
@@ -262,6 +298,7 @@ ROUTES = RouteTable(
             wait_timeout_s=120.0,
             max_in_flight=8,
             queue=16,
+            sticky_prefix_bytes=1024,
             replicas=(
                 RouteReplica(
                     replica="alpha-7k2m",
@@ -277,7 +314,13 @@ ROUTES = RouteTable(
         ),
     },
     keys=(
-        RouteKey(id="team", sha256="ab" * 32, models=("alpha",), limits={"requests_per_min": 60.0}),
+        RouteKey(
+            id="team",
+            sha256="ab" * 32,
+            models=("alpha",),
+            limits={"per_minute": 60.0},
+            rights=("upstream",),
+        ),
     ),
 )
 DEMAND = Demand(
@@ -288,6 +331,7 @@ DEMAND = Demand(
     waiting={"gamma": 1},
     last_byte={"alpha-7k2m": 0.5},
     breaker={"alpha-7k2m": "half-open"},
+    answered={"alpha-7k2m": 0.5},
 )
 FACTS = NodeFacts(node="box1", node_id=NODE_ID, boot_id=BOOT_ID, address="10.0.0.11")
 RECORD = Record(
@@ -314,4 +358,5 @@ RECORD = Record(
     exit_code=-9,
     compute=SHARD.compute,
     partial=True,
+    by_hand=True,
 )

@@ -121,8 +121,8 @@ def _inventory(r: NodeReport) -> None:
 
 
 def _commands(c: Commands) -> None:
-    start, drain, stop, forget, report = c.commands
-    assert [x.seq for x in c.commands] == [1, 2, 3, 4, 5]
+    start, drain, stop, forget, report, take = c.commands
+    assert [x.seq for x in c.commands] == [1, 2, 3, 4, 5, 6]
     assert {(x.session, x.epoch) for x in c.commands} == {(samples.SESSION, 12)}
     assert start == samples.START
     assert [type(x).__name__ for x in (drain, stop, forget, report)] == [
@@ -132,6 +132,7 @@ def _commands(c: Commands) -> None:
         "SendReport",
     ]
     assert stop == samples.COMMANDS.commands[2]
+    assert take == samples.COMMANDS.commands[5]
 
 
 def _events(e: Events) -> None:

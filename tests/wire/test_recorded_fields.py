@@ -54,6 +54,9 @@ REQUIRED = {
         *("commands.kind", "commands.shard", "commands.replica", "commands.incarnation"),
         *("commands.model", "commands.profile", "commands.reason"),
         *("commands.peers.rank", "commands.peers.node", "commands.peers.address"),
+        *("commands.pid", "commands.start_ticks", "commands.start"),
+        *(f"commands.start.{k}" for k in ("shard", "replica", "incarnation", "model", "profile")),
+        *(f"commands.start.peers.{k}" for k in ("rank", "node", "address")),
     },
     "events": {"session", "n"}
     | {f"refused.{name}" for name in ("seq", "shard", "incarnation", "reason")},
@@ -102,6 +105,11 @@ UNSAID = {
     "models.replicas.state": "ready",
     "models.replicas.weight": 1,
 }
+UNSAID |= {
+    key.replace("commands.", "commands.start.", 1): word
+    for key, word in UNSAID.items()
+    if key.startswith("commands.")
+} | {"commands.start.kind": "start"}
 #: Told from another field: the name of a shard has both.
 #: Without it nothing of its kind can be told apart.
 NAMELESS = {"gpus.uuid", "foreign.pid"}

@@ -13,7 +13,7 @@ from llmgw.core.adopt.claim import Claim, Claims, claimed, drift_of, wanted_shar
 from llmgw.core.types.catalog import Catalog, Profile
 from llmgw.core.types.messages import LIVE, STARTING
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import Shard, State
+from llmgw.core.types.state import REPORTED, Shard, State
 
 #: sorts after every ISO time: an unknown age counts as youngest (A25)
 YOUNGEST = "~"
@@ -157,6 +157,21 @@ def _shard_order(
     )
 
 
+def dying(shard: Shard) -> bool:
+    """It failed, nobody ordered its end, and what is left of it is torn down: a group loses a rank by that (A34)."""
+    return shard.report.state == "stopping" and shard.report.desired == "running"
+
+
+def rising(shard: Shard) -> bool:
+    """Its process is on its way up, and slow peers must not set off restart storms (F78).
+
+    What its agent has not spawned yet is no process: a leader that waits for workers, one of which has ended, waits for
+    nothing.
+    """
+    state = shard.report.state
+    return state in STARTING and not (state == "pending" and shard.origin == REPORTED)
+
+
 _READY = {"ready"}
 _ON_THEIR_WAY_OUT = frozenset({"draining", "stopping"})
 _EMPTY = Replica(replica="", incarnation="", model="", profile="", have=0, want=0, state="stopped")
@@ -164,10 +179,13 @@ _EMPTY = Replica(replica="", incarnation="", model="", profile="", have=0, want=
 
 def _state(state: State, incarnation: str, members: tuple[Shard, ...], want: int) -> str:
     """Derived, never assigned (A25, A61): ready only if every wanted shard is ready."""
-    if leaving(state, incarnation, members):
+    left = members if want == 1 else tuple(s for s in members if not dying(s))
+    if leaving(state, incarnation, left):
         return "draining"
     if len(members) < want:
         return "assembling"
+    if len(left) < want:
+        return "starting" if any(map(rising, left)) else "failed"
     states = {s.report.state for s in members}
     if states == _READY:
         return "ready"

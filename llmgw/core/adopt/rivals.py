@@ -66,6 +66,8 @@ def rivals(state: State, replicas: list[Replica], crowded: Collection[str]) -> d
 
 def _met(replicas: list[Replica]) -> list[list[Replica]]:
     """Those of one replica id, where there are several."""
+    if len({r.replica for r in replicas}) == len(replicas):
+        return []
     first: dict[str, Replica] = {}
     more: dict[str, list[Replica]] = {}
     for r in replicas:
@@ -163,10 +165,10 @@ def gpu_clashes(state: State, replicas: list[Replica], crowded: Collection[str])
 
 def crowded(node: Node) -> bool:
     """Whether two of its shards name one port or one GPU."""
-    shards = node.shards
-    ports = [s.report.port for s in shards]
-    ports += [p for s in shards if s.report.ports for p in s.report.ports.values()]
-    gpus = [uuid for s in shards for uuid in s.report.gpus]
+    reports = [s.report for s in node.shards]
+    ports = [r.port for r in reports]
+    ports += [p for r in reports if r.ports for p in r.ports.values()]
+    gpus = [uuid for r in reports for uuid in r.gpus]
     return len({*ports}) < len(ports) or len({*gpus}) < len(gpus)
 
 

@@ -14,10 +14,10 @@ from operator import attrgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from llmgw.core.adopt.group import Gatherer, ended
+from llmgw.core.adopt.group import Gatherer, ended, rising
 from llmgw.core.adopt.rivals import Lost, crowded, gpu_clashes, rivals
 from llmgw.core.types.catalog import Catalog
-from llmgw.core.types.messages import LIVE, STARTING, TERMINAL
+from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import Replica, Verdict
 from llmgw.core.types.state import NAMELESS, PLACED, Node, Shard, State
 
@@ -64,13 +64,9 @@ def survey(state: State) -> Survey:
     for incarnation, shards in there.over.items():
         if incarnation not in there.first:
             replicas.append(ended(state.catalog, incarnation, shards))
-    replicas.sort(key=_BY_NAME)
     said = there.said
-    return Survey(
-        tuple(said[id(s)] for name in sorted(state.nodes) for s in state.nodes[name].shards),
-        (*(r for r in replicas if r.claimed), *(r for r in replicas if not r.claimed)),
-        tuple(warnings),
-    )
+    verdicts = [said[id(s)] for name in sorted(state.nodes) for s in state.nodes[name].shards]
+    return Survey(tuple(verdicts), tuple(_in_order(replicas)), tuple(warnings))
 
 
 def _sorted_out(state: State) -> Sorted:
@@ -116,7 +112,7 @@ def _broken(r: Replica, over: Sequence[Shard]) -> Replica:
         return r
     there = {s.rank for s in r.members}
     lost = any(s.rank < r.want and s.rank not in there for s in over)
-    if not lost or any(s.report.state in STARTING for s in r.members):
+    if not lost or any(map(rising, r.members)):
         return r
     return replace(r, state="failed")
 
@@ -131,14 +127,23 @@ def _judge(
     """A verdict for each member of each replica."""
     superseded = _superseded(state, replicas)
     for r in replicas:
-        bucket = _shared(r, lost.get(r.incarnation))
+        bucket = _shared(r, lost) if lost or not r.claimed else None
         for shard in r.members:
             found = bucket or _claimed_bucket(state, r, shard, superseded)
             said[id(shard)] = _verdict(shard, found, r)
 
 
+_NAME = attrgetter("replica")
 #: the kept one of a name before those that lost to it
-_BY_NAME = attrgetter("replica", "rival", "incarnation")
+_RANKED = attrgetter("replica", "rival", "incarnation")
+
+
+def _in_order(replicas: list[Replica]) -> list[Replica]:
+    """By name, claimed ones first."""
+    alike = len({r.replica for r in replicas}) < len(replicas)
+    replicas = sorted(replicas, key=_RANKED if alike else _NAME)
+    others = [r for r in replicas if not r.claimed]
+    return [r for r in replicas if r.claimed] + others if others else replicas
 
 
 def _silent(state: State, node: Node) -> Bucket | None:
@@ -208,11 +213,11 @@ def _superseded(state: State, replicas: list[Replica]) -> dict[str, Shard]:
     return gone
 
 
-def _shared(r: Replica, loser: Lost | None) -> Bucket | None:
+def _shared(r: Replica, lost: dict[str, Lost]) -> Bucket | None:
     """The verdict of all its members: alike where nothing claims it or it lost."""
     if r.reason is not None:
         return ("unclaimed", f"unclaimed: {r.claim}", r.reason)
-    return _lost_bucket(loser) if loser is not None else None
+    return _lost_bucket(lost[r.incarnation]) if r.incarnation in lost else None
 
 
 def _second(r: Replica, shard: Shard) -> Bucket:

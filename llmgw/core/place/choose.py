@@ -50,9 +50,6 @@ def place(
 
 
 def _place_profile(state: State, held: dict[str, Held], profile: Profile) -> Placement | NoRoom:
-    if profile.start_order:
-        why = f"needs its {profile.start_order.replace('_', ' ')}, which is not supported yet"
-        return NoRoom(profile.name, why)
     fits: list[Fit] = []
     refusals: list[str] = []
     for name, node in sorted(state.nodes.items()):

@@ -17,6 +17,8 @@ from llmgw.core.capacity import (
     gib,
     gpu_free_bytes,
     gpu_takes,
+    pool_free_bytes,
+    pool_short,
     resources_for,
     short_of,
 )
@@ -45,6 +47,7 @@ def fit(state: State, held: dict[str, Held], node: Node, profile: Profile) -> Fi
         or here.refused
         or here.lacking.get(f"profile {profile.fingerprint_on(name)}", "")
         or short_of(node.report.capacity, here, resources_for(profile))
+        or _pool(node, here, profile)
         or circuit(state, held, node, profile, 1)
     )
     if refusal:
@@ -53,6 +56,9 @@ def fit(state: State, held: dict[str, Held], node: Node, profile: Profile) -> Fi
     if isinstance(gpus, str):
         return gpus
     uuids, left = gpus
+    shared = _pool(node, here, profile, uuids)
+    if shared:
+        return shared
     ports = _ports(node, here, 2 if profile.nodes > 1 else 1)
     if isinstance(ports, str):
         return ports
@@ -119,18 +125,31 @@ def _start_limit(state: State, held: dict[str, Held], node: Node) -> str:
     return ""
 
 
+def _pool(node: Node, held: Held, profile: Profile, uuids: tuple[str, ...] = ()) -> str:
+    report = node.report
+    need = resources_for(profile)
+    return pool_short(report.gpus or (), report.capacity, held, need, uuids)
+
+
 def _gpus(node: Node, held: Held, profile: Profile) -> tuple[tuple[str, ...], int] | str:
     """The tightest GPUs that take it, as (uuids by index, bytes left); or why the nearest one does not."""
     if not profile.gpus:
         return (), 0
     if node.report.gpus is None:
-        return "its GPUs are not known (driver not up?)"
+        return f"its GPUs are not known ({node.report.gpus_error or 'driver not up?'})"
+    if node.report.gpus_error:  # known once, and not now (F59)
+        return f"its GPUs are not known ({node.report.gpus_error})"
+    pool = pool_free_bytes(node.report.gpus, node.report.capacity, held)
     able: list[tuple[int, int, str]] = []
     refused: list[tuple[int, int, str]] = []
     for gpu in node.report.gpus:
         there = held.gpus.get(gpu.uuid, GpuHeld())
         free = gpu_free_bytes(gpu, there)
-        refusal = gpu_takes(gpu, there, profile.gpu_memory_bytes)
+        if gpu.unified and pool is not None:
+            free = min(free, pool)
+        refusal = gpu_takes(gpu, there, profile.gpu_memory_bytes) or _pool(
+            node, held, profile, (gpu.uuid,)
+        )
         if refusal:
             refused.append((-free, gpu.index, refusal))
         else:

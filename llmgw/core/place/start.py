@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llmgw.core.capacity import resources_for
 from llmgw.core.types.catalog import Model, Profile
-from llmgw.core.types.messages import Peer, Start
+from llmgw.core.types.messages import LISTENS, Peer, Start
 from llmgw.core.types.plan import Spot
 from llmgw.core.types.state import State
 
@@ -53,19 +53,26 @@ def start_message(
                 port=spot.port,
                 ports={"group": spot.group_port} if spot.group_port else {},
                 resources=resources_for(profile),
-                # the leader speaks for the group: a worker has no health of its own
-                health="" if spot.rank else profile.health,
+                health=_health(profile, spot),
                 compute=profile.compute,
                 ready=profile.ready,
                 start_timeout_s=profile.start_timeout_s,
                 stop=profile.stop,
                 restart=profile.restart,
                 peers=peers,
+                start_order="" if spot.rank else profile.start_order,
                 insecure=profile.insecure,
             ),
         )
         for spot in spots
     )
+
+
+def _health(profile: Profile, spot: Spot) -> str:
+    """The leader speaks for the group: a worker has no health of its own, but for what must listen before it comes."""
+    if not spot.rank:
+        return profile.health
+    return LISTENS if profile.start_order else ""
 
 
 def _peer(state: State, spot: Spot) -> Peer:

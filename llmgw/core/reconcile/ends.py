@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from llmgw.core import drain
+from llmgw.core import drain, hung
+from llmgw.core.adopt.group import dying, rising
 from llmgw.core.reconcile.scratch import Pass
-from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import DrainReplica, Replica, StopReplica
 from llmgw.core.types.state import PLACED, Draining, Shard
 
@@ -17,25 +17,32 @@ from llmgw.core.types.state import PLACED, Draining, Shard
 def end(p: Pass) -> None:
     """What must go: drained ones, losers, unclaimed ones, what stayed short, second shards of a rank."""
     for r in p.survey.replicas:
-        if r.kept and r.have >= r.want and r.state != "draining" and not p.state.ending:
+        if r.kept and r.have >= r.want and not r.going and not p.state.ending:
+            if r.state == "degraded":
+                _hung(p, r)
             continue  # nearly all of them, nearly always
         members = stoppable(r.members)
-        if not members:
-            continue
-        begun = p.state.draining.get(r.incarnation)
-        if begun is not None or r.state == "draining":
-            _finish(p, r, members, begun)
-        elif p.state.ending:
-            p.actions.append(
-                drained(r, members, "ending", "the operator asked for all engines to end")
-            )
-        elif not r.claimed:
-            _unclaimed(p, r, members)
-        elif not r.kept:
-            _loser(p, r, members)
-        elif r.have < r.want and not r.held:
-            _incomplete(p, r, members)
+        if members:
+            _goes(p, r, members)
     _second_shards(p)
+
+
+def _goes(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
+    """Why it goes, the strongest reason first."""
+    begun = p.state.draining.get(r.incarnation)
+    if begun is not None or r.state == "draining":
+        _finish(p, r, members, begun)
+    elif p.state.ending:
+        why = "the operator asked for all engines to end"
+        p.actions.append(drained(r, members, "ending", why))
+    elif not r.claimed:
+        _unclaimed(p, r, members)
+    elif not r.kept:
+        _loser(p, r, members)
+    elif r.have < r.want and not r.held:
+        _incomplete(p, r, members)
+    elif r.state == "failed":
+        _broken(p, r, members, next(s for s in r.members if dying(s)))
 
 
 def stoppable(shards: tuple[Shard, ...]) -> tuple[Shard, ...]:
@@ -48,11 +55,20 @@ def stoppable(shards: tuple[Shard, ...]) -> tuple[Shard, ...]:
 def _finish(p: Pass, r: Replica, members: tuple[Shard, ...], begun: Draining | None) -> None:
     """The end of a drain, also of one that only the agent's journal remembers (A65); until then it goes on."""
     since = begun or Draining(
-        p.state.settled_s or 0.0, "draining", "was draining before", p.state.first_version
+        _told_s(p, members), "draining", "was draining before", p.state.first_version
     )
     why = drain.finished(p.state, r, since, _drain_timeout_s(p, r), p.now)
     if why:
         p.actions.append(_stop(r, members, since.reason, f"{since.why}; {why}", 0.0, drained=True))
+
+
+def _told_s(p: Pass, members: tuple[Shard, ...]) -> float:
+    """When its agents said so last: the limit is a whole one, for control knows nothing of the time before (F26).
+
+    An agent that was replaced by an older one may call by another name what this control drains already.
+    """
+    told = (node.registered_s for s in members if (node := p.state.nodes.get(s.node)))
+    return max((p.state.settled_s or 0.0, *told))
 
 
 def _drain_timeout_s(p: Pass, r: Replica) -> float:
@@ -117,11 +133,18 @@ def _broken(p: Pass, r: Replica, members: tuple[Shard, ...], gone: Shard) -> Non
     Not while another member still starts: slow peers must not set off restart storms (A34, F78); how often in all, the
     failures of the model say.
     """
-    if any(s.report.state in STARTING for s in members):
+    if any(map(rising, members)):
         return
     said = "the agent does not run it" if gone.missing else gone.report.error or "it has ended"
     why = f"rank {gone.rank} on {gone.node} is gone ({said}); the group restarts together"
     p.actions.append(_stop(r, members, "not_running", why, 0.0))
+
+
+def _hung(p: Pass, r: Replica) -> None:
+    """Alive, and deaf for too long: drained as any other, so that what it still serves may end, and replaced (F64)."""
+    why = hung.why(p.state, r, p.now)
+    if why:
+        p.actions.append(drained(r, stoppable(r.members), hung.REASON, why))
 
 
 def _short(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:

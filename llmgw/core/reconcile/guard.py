@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from llmgw.core import hung
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.drain import ASKED
 from llmgw.core.types.plan import (
@@ -76,7 +77,8 @@ def _blocked(state: State, found: Survey, actions: list[Action]) -> Blocked | No
     # Replicas of one model roll one after the other, so they count as one; models do not wait for each other.
     rolling = {r.model for r in found.replicas if r.incarnation in rolls}
     others = [a for a in unasked if not isinstance(a, RollReplica)]
-    count = len(others) + len(rolling)
+    going = _given_up(state) if any(_hung(a) for a in others) else 0
+    count = len(others) + len(rolling) + going
     if count <= FEW:
         return None
     running = sum(any(s.was_live for s in r.members) for r in found.replicas)
@@ -85,11 +87,21 @@ def _blocked(state: State, found: Survey, actions: list[Action]) -> Blocked | No
         return None
     named = {a.incarnation for a in others if not isinstance(a, StartReplica | Wait)}
     some = ", ".join(sorted({a.model for a in others} | rolling)[:5])
+    before = f", {going} given up before and not gone yet" if going else ""
     why = (
         f"would end {count} of {running} running replicas in one pass, which nobody asked for "
-        f"(limit {int(limit)}): {some}"
+        f"(limit {int(limit)}){before}: {some}"
     )
     return Blocked(incarnations=frozenset(named | rolls), why=why)
+
+
+def _hung(action: Action) -> bool:
+    return isinstance(action, DrainReplica) and action.reason == hung.REASON
+
+
+def _given_up(state: State) -> int:
+    """Those that still end: engines that fall silent one after the other are one event, and it may be us (F63, F64)."""
+    return sum(d.reason == hung.REASON for d in state.draining.values())
 
 
 def rolled(found: Judged, actions: Iterable[Action]) -> frozenset[str]:

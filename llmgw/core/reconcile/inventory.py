@@ -28,9 +28,17 @@ from llmgw.core.types.state import (
 
 #: Failures of a model kept for people, beside those that count towards giving it up.
 FAILURES_KEPT = 5
-#: Refusals that say who may command, or which ids are taken: the next try is another in that.
+#: Refusals that say who may command, which ids are taken, or what one process is: the next try is another in that.
 _OF_WHO_ASKS = frozenset(
-    {"lower_epoch", "other_leader", "two_leaders", "other_session", "shard_held", "attempt_held"}
+    {
+        "lower_epoch",
+        "other_leader",
+        "two_leaders",
+        "other_session",
+        "shard_held",
+        "attempt_held",
+        "not_taken",
+    }
 )
 
 Before = dict[tuple[str, int], Shard]
@@ -67,6 +75,7 @@ def registered(state: State, report: NodeReport, now: float) -> State:
         expected=old.expected if old else False,
         unreachable_before=old.unreachable_before if old else False,
         heard_s=now,
+        registered_s=now,
     )
     is_new = old is None or not old.settled
     state = replace(
@@ -90,10 +99,11 @@ def _taken_in(
     order: Callable[[ShardReport], Any] = _BY_NAME
     if len({s.shard for s in told}) < len(told):
         order, told = _position, _each_once(told)
-    return tuple(
-        _seen(node, _recognised(s, before) if s.state == "unknown" else s, before, now)
-        for s in sorted(told, key=order)
-    )
+    told = tuple(sorted(told, key=order))
+    if not before:
+        return tuple([_first_seen(node, s, now) for s in told])
+    reports = (_recognised(s, before) if s.state == "unknown" else s for s in told)
+    return tuple(_seen(node, r, before, now) for r in reports)
 
 
 def _with_lacking(shards: tuple[Shard, ...], before: Before) -> tuple[Shard, ...]:
@@ -162,26 +172,41 @@ def _recognised(report: ShardReport, before: dict[tuple[str, int], Shard]) -> Sh
     )
 
 
+def _first_seen(node: str, report: ShardReport, now: float) -> Shard:
+    state = report.state
+    return Shard(
+        node=node,
+        report=report,
+        was_live=state in LIVE,
+        seen_s=now,
+        ready_s=now if state == "ready" else None,
+        unhealthy_s=now if state == "unhealthy" else None,
+    )
+
+
 def _seen(node: str, report: ShardReport, before: Before, now: float) -> Shard:
     """One reported shard; what this process knew of it stays (a compute once known, since when it is seen)."""
-    live = report.state in LIVE
-    ready_s = now if report.state == "ready" else None
-    if not before:
-        return Shard(node=node, report=report, was_live=live, seen_s=now, ready_s=ready_s)
-    shard = Shard(node=node, report=report, was_live=live, seen_s=now, ready_s=ready_s)
+    shard = _first_seen(node, report, now)
     old = _known_as(shard, before)
     if old is None:
         return shard
+    was_live = old.was_live or shard.was_live
     if old.origin == REMEMBERED:
-        return replace(shard, was_live=live or old.was_live)
+        return replace(shard, was_live=was_live)
     return replace(
         shard,
         report=_with_known(report, old.report),
         known=True,
-        was_live=old.was_live or live,
+        was_live=was_live,
         seen_s=old.seen_s,
-        ready_s=old.ready_s if old.ready_s is not None else ready_s,
+        ready_s=old.ready_s if old.ready_s is not None else shard.ready_s,
+        unhealthy_s=_earlier(old.unhealthy_s, shard.unhealthy_s),
     )
+
+
+def _earlier(before_s: float | None, now_s: float | None) -> float | None:
+    """Since when what is so now has been so."""
+    return now_s if now_s is None or before_s is None else before_s
 
 
 def _known_as(shard: Shard, before: Before) -> Shard | None:
@@ -218,16 +243,17 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
         if old is not None and old.key != shard.key:
             after.pop(old.key, None)
     gone = {*event.gone}
-    dropped = {(r.shard, r.incarnation) for r in event.refused}
-    shards = tuple(
-        s
+    dropped = {(r.shard, r.incarnation): r for r in event.refused}
+    told = (
+        _refused(s, dropped.get((s.report.shard, s.report.incarnation)))
         for s in after.values()
         if (s.report.shard, s.report.incarnation) not in gone
-        and not (s.origin == PLACED and (s.report.shard, s.report.incarnation) in dropped)
     )
+    shards = tuple(s for s in told if s is not None)
     report = replace(
         node.report,
         gpus=node.report.gpus if event.gpus is None else event.gpus,
+        gpus_error=node.report.gpus_error if event.gpus_error is None else event.gpus_error,
         foreign=node.report.foreign if event.foreign is None else event.foreign,
     )
     refused = tuple(_refusals(node, event.refused, now))
@@ -244,6 +270,19 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
         refused=(*state.refused, *refused) if refused else state.refused,
     )
     return _failures(wanted(state, fresh, now), fresh, now)
+
+
+def _refused(shard: Shard, no: Refusal | None) -> Shard | None:
+    """What was placed and refused is gone; one rank of a group stays as ended, till the others have gone too (A34).
+
+    Else they would wait for it through the whole assembly window, and hold what they were given.
+    """
+    if no is None or shard.origin != PLACED:
+        return shard
+    if (shard.report.world_size or 1) == 1:
+        return None
+    why = f"refused: {no.why or no.reason}"
+    return replace(shard, report=replace(shard.report, state="stopped", error=why))
 
 
 def _refusals(node: Node, refused: tuple[Refusal, ...], now: float) -> Iterable[Refused]:
@@ -313,6 +352,19 @@ def _one_of(told: list[Failure]) -> Failure:
     """Of several ranks, or told again: what gave up says most, else it must not matter who spoke first (A10)."""
     said = min(told, key=lambda f: (not f.gave_up, f.error, f.fingerprint, f.profile))
     return replace(said, at_s=min(f.at_s for f in told))
+
+
+def gave_out(state: State, incarnation: str, why: str, now: float) -> State:
+    """A replica that lives and is given up counts as a failure of its model like one that died (F64, A67)."""
+    shards = [s for n in state.nodes.values() for s in n.shards if s.incarnation == incarnation]
+    return _failures(
+        state,
+        tuple(
+            replace(s, report=replace(s.report, state="failed", error=why, gave_up=False))
+            for s in shards
+        ),
+        now,
+    )
 
 
 def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:

@@ -11,8 +11,9 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from llmgw.core import hung
 from llmgw.core.drain import ASKED
-from llmgw.core.reconcile.inventory import changed, placed, registered, wanted
+from llmgw.core.reconcile.inventory import changed, gave_out, placed, registered, wanted
 from llmgw.core.reconcile.settle import settled
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
@@ -75,6 +76,8 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             state = replace(state, catalog=catalog, catalog_s=now)
             return _pruned(wanted(state, _shards(state), now))
         case DrainBegun(incarnation, reason, why):
+            if reason == hung.REASON:
+                state = gave_out(state, incarnation, why, now)
             return _draining(state, incarnation, Draining(now, reason, why))
         case Published(version, routed, draining):
             return _published(state, version, routed, draining)
@@ -112,7 +115,10 @@ def _demanded(state: State, demand: Demand, now: float) -> State:
     for replica, count in demand.in_flight.items():
         if count:
             last_byte[replica] = now
-    view = GatewayView(demand, now, last_byte)
+    answered = dict(old.answered_s) if old else {}
+    for replica, age_s in demand.answered.items():
+        answered[replica] = max(answered.get(replica, 0.0), now - age_s)
+    view = GatewayView(demand, now, last_byte, answered)
     wanted = {m: now for m, n in demand.waiting.items() if n and m in state.catalog.models}
     return replace(
         state,

@@ -1,7 +1,7 @@
 """The agent's decisions: `supervise(state, event, now) -> (state, effects)`, pure.
 
-Theory. An event is folded into the state (commands.py, attempts.py, health.py, teardown.py, reattach.py); then
-every record is asked what is due (the `pursue` functions), level-triggered: nothing remembers what it asked for
+Theory. An event is folded into the state (commands.py, attempts.py, workers.py, health.py, teardown.py, reattach.py);
+then every record is asked what is due (the `pursue` functions), level-triggered: nothing remembers what it asked for
 beyond what a record holds. A journal write is not ordered by hand anywhere: a record whose journaled part differs
 from before is written, before any other effect. Laws, each a property in tests/core/test_supervise.py:
 
@@ -20,7 +20,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise import attempts, health, teardown
+from llmgw.core.supervise import attempts, health, teardown, workers
 from llmgw.core.supervise.commands import received, with_record
 from llmgw.core.supervise.fence import heard
 from llmgw.core.supervise.reattach import identified
@@ -37,6 +37,7 @@ from llmgw.core.types.node import (
     GpusSeen,
     Identified,
     Identify,
+    Knocked,
     MemorySeen,
     NodeFacts,
     Probed,
@@ -51,7 +52,7 @@ from llmgw.core.types.node import (
     TreeSeen,
     WriteRecord,
 )
-from llmgw.core.types.record import Record, Watch
+from llmgw.core.types.record import Key, Record, Watch
 
 _NO_WATCH = Watch()
 
@@ -76,13 +77,25 @@ def supervise(state: AgentState, event: Event, now: float) -> tuple[AgentState, 
     """Fold one fact in and say what is due now. Effects are in the order in which they must be performed."""
     after, said = _fold(state, event, now)
     due: list[Effect] = []
-    for key, record in after.records.items():
+    for key, record in _concerned(state, after, event):
         if record.watch.identified and (not isinstance(event, Identified) or record.watch.gone):
             pursued, effects = _pursue(after, record, now)
             after = with_record(after, pursued) if pursued is not record else after
             due += effects
             assert pursued.key == key
     return after, _ordered(state, after, said, due)
+
+
+def _concerned(before: AgentState, after: AgentState, event: Event) -> list[tuple[Key, Record]]:
+    """All records; of a probe that changed nothing that is journaled its own: fifty engines are probed without end.
+
+    What has become due by time alone is asked for by the next `Tick`.
+    """
+    if isinstance(event, Probed) and event.key in after.records:
+        old, new = before.records[event.key], after.records[event.key]
+        if durable(old) == durable(new):
+            return [(event.key, new)]
+    return list(after.records.items())
 
 
 def next_due(state: AgentState) -> float:
@@ -111,12 +124,13 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
             sessions = {c: s for c, s in state.sessions.items() if c != event.control}
             return replace(state, sessions=sessions), ()
         case GpusSeen():
-            return replace(state, gpus=event.gpus, foreign=event.foreign), ()
+            gpus, error = event.gpus, event.error
+            return replace(state, gpus=gpus, gpus_error=error, foreign=event.foreign), ()
         case Tick():
             return state, ()
         case Spawned() | SpawnFailed() | Exited() | Probed() | TreeSeen() | MemorySeen():
             pass
-        case Identified():
+        case Identified() | Knocked():
             pass
         case _:
             assert_never(event)
@@ -129,7 +143,7 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
 def _about(
     state: AgentState,
     record: Record,
-    event: Spawned | SpawnFailed | Exited | Probed | TreeSeen | MemorySeen | Identified,
+    event: Spawned | SpawnFailed | Exited | Probed | Knocked | TreeSeen | MemorySeen | Identified,
     now: float,
 ) -> Record:
     """The record with one fact more."""
@@ -142,6 +156,8 @@ def _about(
             return attempts.exited(record, event, now)
         case Probed():
             return health.probed(state, record, event, now)
+        case Knocked():
+            return workers.knocked(record, event, now)
         case TreeSeen():
             return teardown.tree_seen(record, event, now)
         case MemorySeen():
@@ -160,9 +176,10 @@ def _pursue(state: AgentState, record: Record, now: float) -> tuple[Record, tupl
         record = replace(record, watch=replace(record.watch, look_s=inf))
         return record, (Identify(record),)
     record, probing = health.pursue(record, now)
+    record, knocking = workers.pursue(record, now)
     record, ending = teardown.pursue(record, now)
     record, starting = attempts.pursue(state, record, now)
-    return record, (*probing, *ending, *starting)
+    return record, (*probing, *knocking, *ending, *starting)
 
 
 def _due_s(state: AgentState, record: Record) -> float:
@@ -172,7 +189,7 @@ def _due_s(state: AgentState, record: Record) -> float:
         return record.watch.look_s
     if record.ending:
         return teardown.due_s(record)
-    return min(health.due_s(record), attempts.due_s(state, record))
+    return min(health.due_s(record), workers.due_s(record), attempts.due_s(state, record))
 
 
 def _ordered(

@@ -31,6 +31,7 @@ def spawned(record: Record, event: Spawned, address: str, now: float) -> Record:
     record = replace(
         record,
         intent=False,
+        by_hand=False,
         pid=event.pid,
         start_ticks=event.start_ticks,
         started_at=record.started_at or event.at,
@@ -65,7 +66,8 @@ def exited(record: Record, event: Exited, now: float) -> Record:
     record = replace(record, exit_code=event.code, watch=watch)
     if record.ending:
         return record
-    return fail(record, exit_words(event.code, event.last_line), now)
+    why = exit_words(event.code, event.last_line, out_of_memory=event.out_of_memory)
+    return fail(record, why, now)
 
 
 def fail(record: Record, why: str, now: float, *, again: bool = True) -> Record:
@@ -75,7 +77,8 @@ def fail(record: Record, why: str, now: float, *, again: bool = True) -> Record:
     restart = record.start.restart
     record = replace(record, failures=with_failure(record, now))
     count = len(record.failures)
-    known = not record.partial and record.start.command  # too long for a marker (F43): not known
+    start = record.start
+    known = not record.partial and (start.command or start.image)  # too long for a marker (F43)
     if again and restart.max and known and record.start.world_size == 1:
         if count < restart.max:
             return begin(replace(record, error=why), "restart", why, now)
@@ -88,14 +91,38 @@ def pursue(state: AgentState, record: Record, now: float) -> tuple[Record, tuple
     """Spawn the next attempt when it is due. Its intent is journaled before, by the order of effects (F43)."""
     if now < due_s(state, record):
         return record, ()
+    gone = lost_gpu(state, record) if record.failures else ""
+    if gone:  # with its GPU out of sight an engine would come up on the CPU
+        why = f"not started again, {gone}; before: {record.error}"
+        return fail(record, why, now, again=False), ()
     attempt = record.attempt + bool(record.failures)
     record = replace(record, attempt=attempt, intent=True, exit_code=None)
     return record, (Spawn(record),)
 
 
+def lost_gpu(state: AgentState, record: Record) -> str:
+    """The first of its GPUs that is gone (F72), in words; unknown devices are no proof (F59).
+
+    One that is merely not for new work still computes: what runs there is not ended for it.
+    """
+    if state.gpus is None:
+        return ""
+    there = {g.uuid for g in state.gpus if not g.lost}
+    gone = next((uuid for uuid in record.start.gpus if uuid not in there), "")
+    return f"GPU {gone} is lost (fell off the bus?)" if gone else ""
+
+
 def due_s(state: AgentState, record: Record) -> float:
     """When `pursue` has something to do."""
-    waiting = record.state == "pending" and not record.intent and not record.ending
-    if not waiting or (record.failures and not state.control_heard):
+    if not _waits(record) or held_back(record) or (record.failures and not state.control_heard):
         return float("inf")
     return retry_s(record)
+
+
+def held_back(record: Record) -> bool:
+    """It leads a group whose workers must listen first, and has not met them all yet (workers.py)."""
+    return _waits(record) and bool(record.start.start_order) and not record.watch.met
+
+
+def _waits(record: Record) -> bool:
+    return record.state == "pending" and not record.intent and not record.ending

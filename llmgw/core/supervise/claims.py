@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llmgw.core.capacity import GIB, GpuHeld, gib, gpu_takes
-from llmgw.core.types.messages import LIVE, Start
-from llmgw.core.types.node import AgentState
+from llmgw.core.capacity import GIB, GpuHeld, Held, gib, gpu_takes, pool_short
+from llmgw.core.types.messages import LISTENS, LIVE, WORKERS_FIRST, Start
+from llmgw.core.types.node import AgentState, Room
 from llmgw.core.types.record import Key, Record
 
 #: Ids become paths and environment (contract/catalog.md "Names"); a replica id is a model's name and a suffix.
@@ -21,16 +21,24 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SHARD = re.compile(ID.pattern + r"/(?:0|[1-9][0-9]{0,3})")
 PORTS = range(1, 65536)
 ATTEMPTS = range(1, 100_000)
+#: Anything that the runtime does not take for an option.
+IMAGE = re.compile(r"[A-Za-z0-9][^\x00-\x20\x7f]*")
 HEALTH = re.compile(r"/[^\x00-\x20\x7f]*")
 #: Sums of floats come out a little different in another order: control's is the other order.
 ROUNDING = 1e-6
+#: Nothing is started with less free where journal and logs are; on a small disk with less than this part of it.
+DISK_FLOOR_BYTES, DISK_FLOOR_PART = 256 << 20, 10
+#: Launchers that start an image.
+CONTAINERS = ("podman", "docker")
 SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "KILL")
 
 #: A word of the closed list, the resource in the way ("" for none), the sentence.
 No = tuple[str, str, str]
 
 
-def refuse_start(state: AgentState, start: Start, ports_busy: dict[int, str]) -> No | None:
+def refuse_start(
+    state: AgentState, start: Start, ports_busy: dict[int, str], room: Room
+) -> No | None:
     """The first thing in the way of this start, or None."""
     checks = (
         misnamed(start),
@@ -39,15 +47,46 @@ def refuse_start(state: AgentState, start: Start, ports_busy: dict[int, str]) ->
         _rival(state, start),
         *(_gpu(state, start, uuid) for uuid in start.gpus),
         *_short(state, start),
+        _pool(state, start),
+        _memory(start, room),
+        _disk(start, room),
         *(_port(state, start, p, ports_busy) for p in _ports(start)),
     )
     return next((no for no in checks if no is not None), None)
+
+
+def refuse_take(state: AgentState, start: Start) -> No | None:
+    """The same of an engine that runs already (A71): its memory and its port are in use, and by itself."""
+    checks = (
+        misordered(start),
+        _not_built(start),
+        _rival(state, start),
+        *(_shared(state, start, uuid) for uuid in start.gpus),
+        *(_port(state, start, p, {}) for p in _ports(start)),
+    )
+    return next((no for no in checks if no is not None), None)
+
+
+def _shared(state: AgentState, start: Start, uuid: str) -> No | None:
+    """One of the two was promised the GPU alone."""
+    on_it = [r for r in _holders(state) if uuid in r.start.gpus]
+    whole = [r for r in on_it if not r.start.resources.gpu_memory_bytes and not _measured(r)]
+    other = (*whole, *(() if start.resources.gpu_memory_bytes else on_it))
+    if not other:
+        return None
+    alone = "has it alone" if whole else f"is on it, and {start.shard} would have it alone"
+    return "gpu_held", f"gpu {uuid}", f"GPU {uuid}: {_who(other[0])} {alone}"
 
 
 def is_key(key: Key) -> bool:
     """A shard and an incarnation as we name them: both become files and environment, and are looked up by them."""
     shard, incarnation = key
     return bool(SHARD.fullmatch(shard) and ID.fullmatch(incarnation))
+
+
+def misordered(start: Start) -> No | None:
+    """What no engine can be started as: asked before anything is done by the order's names, ports and paths."""
+    return misnamed(start) or _unsound(start)
 
 
 def misnamed(start: Start) -> No | None:
@@ -77,7 +116,10 @@ def _unsound(start: Start) -> No | None:
     amounts = (need.gpu_memory_bytes or 0, need.host_memory_bytes, need.cpu_cores, need.power_w)
     ready = start.ready
     wrong = {
-        "comes without a command": not start.command,
+        "comes without a command": not (start.command or start.image),
+        f"has launcher {start.launcher} and the image {start.image!r}": (
+            bool(IMAGE.fullmatch(start.image)) != (start.launcher in CONTAINERS)
+        ),
         f"is attempt {start.attempt}": start.attempt not in ATTEMPTS,
         f"has the ports {list(ports)}: want different ones of 1-65535": (
             len(set(ports)) < len(ports) or any(p not in PORTS for p in ports)
@@ -89,6 +131,9 @@ def _unsound(start: Start) -> No | None:
             start.stop.signal not in SIGNALS
         ),
         f"has {start.health!r}, no path to ask for its health": not _may_be_asked(start),
+        f"has {start.start_order!r}, no order to start ranks in": (
+            start.start_order not in ("", WORKERS_FIRST)
+        ),
         "has a NUL in its command, weights or names": any("\0" in t for t in texts),
         "has an environment that no process can have": any(
             not name or "=" in name or "\0" in name + value for name, value in start.env.items()
@@ -99,13 +144,16 @@ def _unsound(start: Start) -> No | None:
 
 
 def _may_be_asked(start: Start) -> bool:
-    """Workers may have no health of their own; rank 0 has."""
-    return bool(HEALTH.fullmatch(start.health)) or (not start.health and start.rank > 0)
+    """Workers may have no health of their own, or no more than a port that is listened on; rank 0 has."""
+    return bool(HEALTH.fullmatch(start.health)) or (
+        start.health in ("", LISTENS) and start.rank > 0
+    )
 
 
 def _not_built(start: Start) -> No | None:
-    if start.launcher != "exec":
-        return "not_built", "", f"launcher {start.launcher} is not built yet, only exec"
+    if start.launcher not in ("exec", *CONTAINERS):
+        has = f"only exec, {' and '.join(CONTAINERS)}"
+        return "not_built", "", f"launcher {start.launcher} is not built, {has}"
     return None
 
 
@@ -131,27 +179,47 @@ def _rival(state: AgentState, start: Start) -> No | None:
 def _gpu(state: AgentState, start: Start, uuid: str) -> No | None:
     resource = f"gpu {uuid}"
     if state.gpus is None:
-        return "devices_unknown", resource, "the GPUs of this node are not known (driver not up?)"
+        why = f"the GPUs of this node are not known ({state.gpus_error or 'driver not up?'})"
+        return "devices_unknown", resource, why
     gpu = next((g for g in state.gpus if g.uuid == uuid), None)
     if gpu is None:
         return "no_such_gpu", resource, f"there is no GPU {uuid} here, {start.shard} asks for it"
+    why = gpu_takes(gpu, _held(state, uuid), start.resources.gpu_memory_bytes)
+    if not why:
+        return None
+    strangers = "".join(
+        f"; {f.shard or f'pid {f.pid} ({f.command})'} holds {gib(f.memory_bytes)} GiB"
+        f"{' beyond what it was given' if f.shard else ''}"
+        for f in state.foreign
+        if f.gpu == uuid
+    )
+    return "gpu_held", resource, f"{why}; {start.shard} asks for it{strangers}"
+
+
+def _held(state: AgentState, uuid: str) -> GpuHeld:
     on_it = [r for r in _holders(state) if uuid in r.start.gpus]
     alone = [r for r in on_it if not r.start.resources.gpu_memory_bytes and not _measured(r)]
-    held = GpuHeld(
+    return GpuHeld(
         reserved_bytes=sum(r.start.resources.gpu_memory_bytes or 0 for r in on_it),
         foreign_bytes=sum(f.memory_bytes for f in state.foreign if f.gpu == uuid),
         whole=_who(alone[0]) if alone else "",
         by=tuple(_who(r) for r in on_it),
     )
-    why = gpu_takes(gpu, held, start.resources.gpu_memory_bytes)
+
+
+def _pool(state: AgentState, start: Start) -> No | None:
+    """Where host and GPU have one memory: both reservations against it, so that no byte is given out twice."""
+    gpus = state.gpus or ()
+    held = Held(
+        gpus={g.uuid: _held(state, g.uuid) for g in gpus if g.unified},
+        host_memory_bytes=sum(r.start.resources.host_memory_bytes for r in _holders(state)),
+    )
+    why = pool_short(gpus, state.facts.capacity, held, start.resources, start.gpus)
     if not why:
         return None
-    strangers = "".join(
-        f"; pid {f.pid} ({f.command}) holds {gib(f.memory_bytes)} GiB"
-        for f in state.foreign
-        if f.gpu == uuid
-    )
-    return "gpu_held", resource, f"{why}; {start.shard} asks for it{strangers}"
+    on = next((g.uuid for g in gpus if g.unified and g.uuid in start.gpus), "")
+    why = f"{why}; {start.shard} asks for it"
+    return ("gpu_held", f"gpu {on}", why) if on else ("host_memory", "host memory", why)
 
 
 def _measured(record: Record) -> bool:
@@ -188,6 +256,27 @@ def _short(state: AgentState, start: Start) -> Iterator[No]:
         if most is not None and wanted and used + wanted > most + ROUNDING:
             free = f"{max(most - used, 0.0):.1f} of {most:.1f} {unit}{resource} free"
             yield reason, resource, f"{free}, {start.shard} needs {wanted:.1f}"
+
+
+def _memory(start: Start, room: Room) -> No | None:
+    """What a start says that it needs against what there is now: the reservations know nothing of strangers' memory.
+
+    Only a figure that was given counts. Weights may be larger than memory: those that are mapped are read again.
+    """
+    need = start.resources.host_memory_bytes
+    if not need or room.memory_bytes is None or need <= room.memory_bytes:
+        return None
+    why = f"{gib(room.memory_bytes)} GiB of host memory are available now, {start.shard} needs {gib(need)}"
+    return "insufficient_memory", "host memory", why
+
+
+def _disk(start: Start, room: Room) -> No | None:
+    """A full disk costs the engines that run their journal; a further engine would fill it with its log."""
+    floor = min(DISK_FLOOR_BYTES, room.disk_size_bytes // DISK_FLOOR_PART)
+    if room.disk_bytes is None or room.disk_bytes >= floor:
+        return None
+    free = f"{room.disk_bytes >> 20} MiB are free on the disk of the agent's state dir"
+    return "disk_low", "node", f"{free}, {start.shard} is started from {floor >> 20} MiB on"
 
 
 def _port(state: AgentState, start: Start, port: int, busy: dict[int, str]) -> No | None:

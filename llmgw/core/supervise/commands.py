@@ -1,8 +1,8 @@
 """What a command does to this node, or why not. Every command is idempotent: repeats change nothing and are answered.
 
-`start` takes a free name, free GPUs, memory and ports (claims.py); `drain` and `stop` name an incarnation; `forget`
-deletes what has ended; `report` fences. A refusal is an answer with a closed reason and one sentence. Who may
-command at all is fence.py's. May not perform anything.
+`start` takes a free name, free GPUs, memory and ports (claims.py); `take` makes a hand-started engine ours (take.py);
+`drain` and `stop` name an incarnation; `forget` deletes what has ended; `report` fences. A refusal is an answer with a
+closed reason and one sentence. Who may command at all is fence.py's. May not perform anything.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from llmgw.core.supervise.claims import is_key, refuse_start
 from llmgw.core.supervise.fence import fence
 from llmgw.core.supervise.table import move
+from llmgw.core.supervise.take import left, take
 from llmgw.core.supervise.teardown import begin, grace_s
 from llmgw.core.types.messages import (
     Command,
@@ -23,6 +24,7 @@ from llmgw.core.types.messages import (
     SendReport,
     Start,
     StopShard,
+    Take,
     Token,
 )
 from llmgw.core.types.node import (
@@ -57,6 +59,8 @@ def _obey(state: AgentState, event: CommandReceived, now: float) -> Answer:
     match command:
         case Start():
             return _start(state, event, command)
+        case Take():
+            return _take(state, event, command, now)
         case SendReport():
             return state, (Register(event.control),)
         case DrainShard() | StopShard() | ForgetShard():
@@ -94,7 +98,7 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
             return changed(state, known)
         why = f"attempt {start.attempt} of {start.shard} is the agent's to start, it is at {known.attempt}"
         return state, (_refusal(event, "attempt_held", "", why),)
-    no = refuse_start(state, start, event.ports_busy)
+    no = refuse_start(state, start, event.ports_busy, event.room)
     if no is not None:
         return state, (_refusal(event, *no),)
     record = Record(
@@ -106,6 +110,19 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
         watch=Watch(identified=True),
     )
     return changed(state, record)
+
+
+def _take(state: AgentState, event: CommandReceived, command: Take, now: float) -> Answer:
+    known = state.records.get((command.shard, command.incarnation))
+    if known is not None:
+        return changed(state, known)
+    taken = take(state, command, event.by_hand, now)
+    if taken.record is not None:
+        record = replace(taken.record, extra=event.extra)
+        return changed(left(state, command.pid), record)
+    assert taken.no is not None
+    refused = _refusal(event, *taken.no)
+    return state, (replace(refused, refusal=replace(refused.refusal, facts=taken.facts)),)
 
 
 def _unknown(state: AgentState, event: CommandReceived, key: Key) -> Answer:

@@ -11,15 +11,19 @@ from math import inf
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise.attempts import fail
+from llmgw.core.supervise.attempts import fail, lost_gpu
 from llmgw.core.supervise.table import UP, move
+from llmgw.core.types.messages import LISTENS
 from llmgw.core.types.node import AgentState, Effect, Probe, Probed
 from llmgw.core.types.record import Record
 
 #: Probing a newcomer: a share of the time it took so far, so that waiting adds little to any engine's own start.
 QUICK_S, LOADING_S, SHARE = 0.025, 0.25, 0.03
-#: Probing what is up.
+#: Probing what is up: all of a node at the same moments, so that fifty engines wake their agent once, not fifty times.
 STEADY_S = 2.0
+#: Where readiness asks for a token (`ready.token`) what is up is asked for one so often, and again at once when it made
+#: none: `/health` stays 200 while a rank hangs (engines.md 5, F64).
+TOKEN_S = 15.0
 
 _COMING_UP = frozenset({"starting", "loading"})
 
@@ -27,9 +31,11 @@ _COMING_UP = frozenset({"starting", "loading"})
 def probed(state: AgentState, record: Record, event: Probed, now: float) -> Record:
     if event.attempt != record.attempt or record.ending or record.state not in UP:
         return record
+    asked = record.watch.token and event.outcome == "ok"
     watch = replace(
         record.watch,
         probing=False,
+        token_s=now + TOKEN_S if asked else record.watch.token_s,
         last_probe=event.detail or event.outcome,
         owned=record.watch.owned or (event.outcome == "ok" and event.owner != "other"),
     )
@@ -65,7 +71,7 @@ def _loading(record: Record, event: Probed, now: float) -> Record:
 
 
 def _ready(record: Record, event: Probed, now: float) -> Record:
-    watch = replace(record.watch, probes=(True,), progress=None, probe_s=now + STEADY_S)
+    watch = replace(record.watch, probes=(True,), progress=None, probe_s=_steady_s(now))
     record = replace(record, compute=event.compute or record.compute, watch=watch)
     return _is_up(record, "its health check answers", now)
 
@@ -79,17 +85,17 @@ def _is_up(record: Record, why: str, now: float) -> Record:
 
 def _up(state: AgentState, record: Record, event: Probed, now: float) -> Record:
     good = event.outcome == "ok" and event.owner != "other"
-    lost = _lost_gpu(state, record)
+    lost = lost_gpu(state, record)
     if not good and lost:
-        why = f"GPU {lost} is lost (fell off the bus?): {event.detail or event.outcome}"
+        why = f"{lost}: {event.detail or event.outcome}"
         return fail(record, why, now, again=False)
     ready = record.start.ready
     probes = (*record.watch.probes, good)[-ready.of :]
     bad = probes.count(False)
     # Until one probe succeeded (after a re-attach) ask quickly: an adopted engine that does not answer is unhealthy
     # (F46).
-    pause = STEADY_S if any(probes) else LOADING_S
-    record = replace(record, watch=replace(record.watch, probes=probes, probe_s=now + pause))
+    again = _steady_s(now) if any(probes) else now + LOADING_S
+    record = replace(record, watch=replace(record.watch, probes=probes, probe_s=again))
     compute = event.compute or record.compute
     if bad >= ready.failures:
         why = f"{bad} of the last {len(probes)} health probes failed: {record.watch.last_probe}"
@@ -101,12 +107,8 @@ def _up(state: AgentState, record: Record, event: Probed, now: float) -> Record:
     return replace(record, compute=compute, error=None) if good else record
 
 
-def _lost_gpu(state: AgentState, record: Record) -> str:
-    """The first of its GPUs that is gone or broken (F72); unknown devices are no proof (F59)."""
-    if state.gpus is None:
-        return ""
-    fine = {g.uuid for g in state.gpus if g.healthy}
-    return next((uuid for uuid in record.start.gpus if uuid not in fine), "")
+def _steady_s(now: float) -> float:
+    return (now // STEADY_S + 1) * STEADY_S
 
 
 def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
@@ -114,18 +116,26 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     if not _watched(record):
         return record, ()
     watch = record.watch
+    coming = record.state in _COMING_UP
     if not record.start.health:
         return _worker_runs(record, now), ()
-    if record.state in _COMING_UP and now >= watch.due_s:
+    if record.start.health == LISTENS and not coming:
+        return record, ()
+    if coming and now >= watch.due_s:
         timeout = f"{record.start.start_timeout_s:g} s"
         why = (
             f"not ready after {timeout} without progress; last probe: {watch.last_probe or 'none'}"
         )
-        return fail(record, why, now), ()
+        if not watch.found:
+            return fail(record, why, now), ()
+        # Whether it serves, too busy to answer, control hears from gateways (F64).
+        record, coming = replace(move(record, "overdue", why, now), error=why), False
+        watch = record.watch
     if watch.probing or now < watch.probe_s:
         return record, ()
-    record = replace(record, watch=replace(watch, probing=True))
-    return record, (Probe(record, check=record.state in _COMING_UP or not watch.owned),)
+    token = record.start.ready.token and (coming or now >= watch.token_s)
+    record = replace(record, watch=replace(watch, probing=True, token=token))
+    return record, (Probe(record, check=coming or not watch.owned, token=token),)
 
 
 def _worker_runs(record: Record, now: float) -> Record:
@@ -137,10 +147,9 @@ def _worker_runs(record: Record, now: float) -> Record:
 
 def due_s(record: Record) -> float:
     """When `pursue` has something to do."""
-    if not _watched(record):
+    not_asked = record.start.health in ("", LISTENS) and record.state not in _COMING_UP
+    if not _watched(record) or not_asked:
         return inf
-    if not record.start.health:
-        return 0.0 if record.state in _COMING_UP else inf
     probe = inf if record.watch.probing else record.watch.probe_s
     return min(probe, record.watch.due_s) if record.state in _COMING_UP else probe
 

@@ -90,7 +90,7 @@ def _rebuilt(record: Record, start: Start, told: Told) -> Record:
 
 
 def _ours(facts: NodeFacts, record: Record, event: Identified, now: float) -> Record:
-    watch = replace(record.watch, verified=True)
+    watch = replace(record.watch, verified=True, found=True)
     if event.pid is not None:
         record = replace(record, pid=event.pid, start_ticks=event.start_ticks)
     record = replace(record, intent=False, watch=watch)

@@ -67,6 +67,7 @@ def node_report(state: AgentState, *, for_register: bool) -> NodeReport:
         reattached=state.reattached,
         capacity=facts.capacity,
         gpus=state.gpus,
+        gpus_error=state.gpus_error,
         shards=tuple(
             shard_report(r, secrets=for_register) for _, r in sorted(state.records.items())
         ),

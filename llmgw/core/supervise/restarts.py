@@ -7,6 +7,38 @@ from __future__ import annotations
 
 from llmgw.core.types.record import Record
 
+#: signal(7): those that end a process, by the numbers that x86 and ARM give them.
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    31: "SIGSYS",
+}
+MEANINGS = {
+    "SIGABRT": "it aborted",
+    "SIGBUS": "a file that it has mapped, such as its weights, was cut short or cannot be read",
+    "SIGSEGV": "it crashed",
+}
+#: By whether the kernel ended some process for want of memory just then.
+KILLED = {
+    True: "out of memory by all appearances, the kernel ended a process for it just then",
+    False: "somebody's kill, the kernel ended nothing for want of memory",
+    None: "out of memory, or somebody's kill",
+}
 #: Back-off doubles from `restart.backoff` up to this.
 BACKOFF_MAX_S = 300.0
 
@@ -40,17 +72,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def exit_words(code: int | None, last_line: str) -> str:
+def exit_words(code: int | None, last_line: str, *, out_of_memory: bool | None = None) -> str:
     """What an exit code says to a person, with the engine's own last words."""
     said = f": {last_line}" if last_line else ""
     if code is None:
         return f"exited, and nobody could observe its exit code{said}"
     if code >= 0:
         return f"exited with code {code}{said}"
-    known = {
-        -4: "SIGILL: the binary needs CPU features this node lacks",
-        -6: "SIGABRT: it aborted",
-        -9: "SIGKILL: out of memory, or somebody's kill",
-        -11: "SIGSEGV: it crashed",
-    }
-    return f"killed by signal {-code}{f' ({known[code]})' if code in known else ''}{said}"
+    if -code not in SIGNALS:
+        return f"killed by signal {-code}{said}"
+    name = SIGNALS[-code]
+    meaning = KILLED[out_of_memory] if name == "SIGKILL" else MEANINGS.get(name, "")
+    return f"killed by signal {-code} ({name}{f': {meaning}' if meaning else ''}){said}"

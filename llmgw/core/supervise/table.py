@@ -16,8 +16,8 @@ _ANY = {"retry": "pending", "fail": "stopping", "stop": "stopping", "cannot_tell
 
 TABLE: dict[str, dict[str, str]] = {
     "pending": {"spawned": "starting", **_ANY},
-    "starting": {"loading": "loading", "answers": "ready", **_ANY},
-    "loading": {"answers": "ready", **_ANY},
+    "starting": {"loading": "loading", "answers": "ready", "overdue": "unhealthy", **_ANY},
+    "loading": {"answers": "ready", "overdue": "unhealthy", **_ANY},
     "ready": {"probes_fail": "unhealthy", "drain": "draining", **_ANY},
     "unhealthy": {"answers": "ready", "drain": "draining", **_ANY},
     # A draining shard never comes back: not by a probe, not by a restart (A65).

@@ -91,6 +91,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     worker_args: tuple[str, ...] = ()
     start_order: str = ""
     env: dict[str, str] = {}
+    #: variables that only a built-in engine's template sets: like all of it no part of the fingerprint
+    template_env: tuple[str, ...] = ()
     #: by node name, "default" for the others; {} where the engine needs none
     weights: dict[str, str] = {}
     #: by node name where weights differ, "default" for the others; see `fingerprint_on`

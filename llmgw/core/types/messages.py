@@ -11,10 +11,15 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from llmgw.core.types.by_hand import Fact, Started
 from llmgw.core.types.catalog import Ready, Restart, Stop
 
 PROTOCOL = 1
 PROTOCOL_FLOOR = 1
+
+#: `extra` is no field on the wire, and what a peer sends under that name is unknown like any other. A message in plain
+#: ASCII without escapes cannot spell this one, so nothing in it is decoded into `extra`.
+EXTRA = "…"
 
 #: Epochs stay below: one acquisition a second does not get there. Leaders rise above what agents tell (F16), so a
 #: higher one is nonsense that would be handed on for ever.
@@ -39,11 +44,22 @@ STARTING = frozenset({"pending", "starting", "loading"})
 LIVE = frozenset({"ready", "unhealthy", "draining"})
 
 
+#: `Start.health` of a worker that speaks no HTTP: it is up once its own port is listened on.
+LISTENS = "tcp"
+WORKERS_FIRST = "workers_first"
+
 #: 0 is no port (A44); what is out of this range can be held by nobody.
 PortNumber = Annotated[int, Meta(ge=0, lt=1 << 16)]
 
 
 class Gpu(Struct, frozen=True, kw_only=True, gc=False):
+    """One GPU, or one MIG device. `index` is for people: it moves when a card is lost (F71).
+
+    `healthy` False: not for new work, `trouble` says why; `lost`: it does not answer at all any more (F72). A healthy
+    one may have `trouble` too. `unified`: its memory is the host's, the same bytes. `selector`: how the vendor's
+    runtime is told of it where that is not the uuid.
+    """
+
     uuid: str
     index: int = 0
     name: str = ""
@@ -55,6 +71,11 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
     power_limit_w: float | None = None
     power_w: float | None = None
     compute_capability: str = ""
+    vendor: str = ""
+    selector: str = ""
+    unified: bool = False
+    lost: bool = False
+    trouble: str = ""
 
 
 class Resources(Struct, frozen=True, kw_only=True, gc=False):
@@ -115,7 +136,7 @@ class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     #: in `register` only, never in inventories for people (contract/http.md)
     api_key: str | None = None
     served_name: str | None = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
 
 
 class Capacity(Struct, frozen=True, kw_only=True):
@@ -133,13 +154,19 @@ class Fabric(Struct, frozen=True, kw_only=True):
 
 
 class Foreign(Struct, frozen=True, kw_only=True):
-    """A process on a GPU that is none of ours: subtracted from free memory, shown, never signalled (A70)."""
+    """A process on a GPU, or an engine, that is none of ours: subtracted, shown, never signalled (A70).
+
+    With a `shard` it is ours, and this is what it holds there beyond what it was given (F73).
+    """
 
     pid: int
     gpu: str = ""
     memory_bytes: int = field(default=0, name="memory")
     command: str = ""
     port: int | None = None
+    shard: str = ""
+    #: the engine that somebody started, which it is or descends from: `llmgw adopt` can take that one (A71)
+    by_hand: Started | None = None
 
 
 class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,9 +192,11 @@ class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     capacity: Capacity = Capacity()
     #: None: devices unknown (F59); (): none
     gpus: tuple[Gpu, ...] | None = None
+    #: why the devices are not known, or ""
+    gpus_error: str = ""
     shards: tuple[ShardReport, ...] = ()
     foreign: tuple[Foreign, ...] = ()
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
 
 
 class Peer(Struct, frozen=True, kw_only=True):
@@ -220,6 +249,8 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="kind", tag="start"):
     stop: Stop = Stop()
     restart: Restart = Restart()
     peers: tuple[Peer, ...] = ()
+    #: of rank 0: `WORKERS_FIRST` where it is to be spawned once every other rank listens
+    start_order: str = ""
     api_key: str = ""
     insecure: bool = False
     seq: int = 0
@@ -277,7 +308,26 @@ class SendReport(Struct, frozen=True, kw_only=True, tag_field="kind", tag="repor
     leader_uuid: str = ""
 
 
-Command = Start | DrainShard | StopShard | ForgetShard | SendReport
+class Take(Struct, frozen=True, kw_only=True, tag_field="kind", tag="take"):
+    """Take over a process that somebody started by hand, as the engine that `start` would have started (A71).
+
+    Nothing is started, restarted or signalled. Refused (`not_taken`) where the process is another or runs otherwise.
+    """
+
+    shard: str
+    incarnation: str
+    pid: int
+    start_ticks: int
+    start: Start
+    #: of its environment, what need not be alike
+    template_env: tuple[str, ...] = ()
+    seq: int = 0
+    session: str = ""
+    epoch: int = 0
+    leader_uuid: str = ""
+
+
+Command = Start | DrainShard | StopShard | ForgetShard | SendReport | Take
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -289,6 +339,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
     reason: str
     resource: str = ""
     why: str = ""
+    #: of a `Take`: all that was compared, with what differs
+    facts: tuple[Fact, ...] = ()
 
 
 class Events(Struct, frozen=True, kw_only=True):
@@ -301,6 +353,8 @@ class Events(Struct, frozen=True, kw_only=True):
     #: (shard, incarnation) whose record is deleted
     gone: tuple[tuple[str, str], ...] = ()
     gpus: tuple[Gpu, ...] | None = None
+    #: why `gpus` are not known now, "" that they are; None: an older agent, which does not say
+    gpus_error: str | None = None
     foreign: tuple[Foreign, ...] | None = None
     refused: tuple[Refusal, ...] = ()
     digest: str = ""
@@ -311,6 +365,8 @@ class EventsReply(Struct, frozen=True, kw_only=True):
 
     match: bool = True
     epoch: int = 0
+    #: names of the programs that profiles start: listeners with one of them are engines that somebody started (A70)
+    programs: tuple[str, ...] = ()
 
 
 class Registered(Struct, frozen=True, kw_only=True):
@@ -323,6 +379,8 @@ class Registered(Struct, frozen=True, kw_only=True):
     lease: str = ""
     read_only: bool = False
     verdicts: tuple[dict[str, Any], ...] = ()
+    #: as in `EventsReply`
+    programs: tuple[str, ...] = ()
 
 
 class Commands(Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ The performer's side of the bargain:
   write is tried again later, and a `Spawn` of that record is answered `SpawnFailed`.
 - `Spawn` is answered by `Spawned` or `SpawnFailed`, `Look` by `TreeSeen`, `Measure` by a fresh `GpusSeen` and a
   `MemorySeen` (so that what was just freed is free for the next start, not for the sample of seconds ago), `Probe`
-  by `Probed`, `Identify` by `Identified`. An answer names the attempt it is about; a late one is ignored. `Signal`
-  has no answer: what it did shows in `Exited` and `TreeSeen`.
+  by `Probed`, `Knock` by `Knocked`, `Identify` by `Identified`. An answer names the attempt it is about; a late one is
+  ignored. `Signal` has no answer: what it did shows in `Exited` and `TreeSeen`.
 - An answer may come at once or late, never not at all (bounded calls), except that a dead agent loses them all: the
   next process loads the journal, asks `Identify` of every record that is not terminal, and registers when all are
   answered.
@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from llmgw.core.types.by_hand import ByHand
 from llmgw.core.types.messages import (
     Capacity,
     Command,
@@ -68,7 +69,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
 
 class AgentState(Struct, frozen=True, kw_only=True):
-    """Everything the agent decides by. `sessions` by control URL; `gpus` None: devices unknown (F59)."""
+    """Everything the agent decides by. `sessions` by control URL; `gpus` None: unknown (F59), `gpus_error` says why."""
 
     facts: NodeFacts
     #: the highest token obeyed, durable
@@ -76,6 +77,7 @@ class AgentState(Struct, frozen=True, kw_only=True):
     sessions: dict[str, Session] = {}
     records: dict[Key, Record] = {}
     gpus: tuple[Gpu, ...] | None = None
+    gpus_error: str = ""
     foreign: tuple[Foreign, ...] = ()
     #: a leader was heard since this process started; before that no dead engine is restarted (F36)
     control_heard: bool = False
@@ -88,18 +90,29 @@ class AgentState(Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- events
 
 
+class Room(Struct, frozen=True, kw_only=True):
+    """What the host has left, looked at just now: memory available, the state dir's disk. None: not known, no limit."""
+
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    disk_size_bytes: int = 0
+
+
 class CommandReceived(Struct, frozen=True, kw_only=True, tag=True):
     """An order, from the control at this URL.
 
-    With a `Start` come the ports of it that a plain bind, just tried, found taken and by whom (port -> words), and a
-    fresh random key for an engine that comes without one. `extra`: what a newer control says and this version does not
-    know, as the record keeps it (F56).
+    With a `Start` come the ports of it that a plain bind, just tried, found taken and by whom (port -> words), the room
+    on this host, and a fresh random key for an engine that comes without one. `extra`: what a newer control says and
+    this version does not know, as the record keeps it (F56).
     """
 
     command: Command
     control: str
     ports_busy: dict[int, str] = {}
+    room: Room = Room()
     fresh_key: str = ""
+    #: with a `Take`: the process that it names
+    by_hand: ByHand = ByHand()
     extra: dict[str, Any] = {}
 
 
@@ -138,12 +151,16 @@ class SpawnFailed(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Exited(Struct, frozen=True, kw_only=True, tag=True):
-    """The leader is gone. `code` as subprocess has it (-9: signal 9), None where nobody could observe it."""
+    """The leader is gone. `code` as subprocess has it (-9: signal 9), None where nobody could observe it.
+
+    `out_of_memory`: the kernel ended some process for want of memory just then; None where it does not tell.
+    """
 
     key: Key
     attempt: int
     code: int | None = None
     last_line: str = ""
+    out_of_memory: bool | None = None
 
 
 class Probed(Struct, frozen=True, kw_only=True, tag=True):
@@ -156,6 +173,14 @@ class Probed(Struct, frozen=True, kw_only=True, tag=True):
     progress: float | None = None
     owner: Literal["", "ours", "other"] = ""
     compute: Compute | None = None
+
+
+class Knocked(Struct, frozen=True, kw_only=True, tag=True):
+    """The other ranks of a group, as their leader's node reaches them: those that do not listen, and why."""
+
+    key: Key
+    attempt: int
+    missing: tuple[str, ...] = ()
 
 
 class TreeSeen(Struct, frozen=True, kw_only=True, tag=True):
@@ -210,6 +235,7 @@ class Identified(Struct, frozen=True, kw_only=True, tag=True):
 class GpusSeen(Struct, frozen=True, tag=True):
     gpus: tuple[Gpu, ...] | None
     foreign: tuple[Foreign, ...] = ()
+    error: str = ""
 
 
 class Tick(Struct, frozen=True, tag=True):
@@ -224,6 +250,7 @@ Event = (
     | SpawnFailed
     | Exited
     | Probed
+    | Knocked
     | TreeSeen
     | MemorySeen
     | Identified
@@ -276,10 +303,17 @@ class Measure(Struct, frozen=True, tag=True):
 
 
 class Probe(Struct, frozen=True, tag=True):
-    """`check`: also whose listener it is, where the model was put and, where asked for, one real token."""
+    """`check`: also whose listener it is and where the model was put; `token`: it must make one real token too."""
 
     record: Record
     check: bool = False
+    token: bool = False
+
+
+class Knock(Struct, frozen=True, tag=True):
+    """Whether each of the other ranks takes a connection at its fabric address and port, asked from this node."""
+
+    record: Record
 
 
 class Identify(Struct, frozen=True, tag=True):
@@ -312,6 +346,7 @@ Effect = (
     | Look
     | Measure
     | Probe
+    | Knock
     | Identify
     | Refuse
     | Register

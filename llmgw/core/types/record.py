@@ -30,6 +30,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     gone: bool = False
     free: bool = False
     gone_s: float = 0.0
+    #: taken up again after an agent's restart: it may have been up, and serving, when nobody looked (F46)
+    found: bool = False
     #: starting: give up at; tear-down: the next harder step at
     due_s: float = 0.0
     #: this attempt's start, or when it was taken up again
@@ -38,6 +40,14 @@ class Watch(Struct, frozen=True, kw_only=True):
     probe_s: float = 0.0
     probing: bool = False
     look_s: float = 0.0
+    #: the probe under way asks for a token; when the next one is to
+    token: bool = False
+    token_s: float = 0.0
+    #: a leader that waits for its workers (`start_order`): they listen; ask again at, one is under way, give up at
+    met: bool = False
+    knock_s: float = 0.0
+    knocking: bool = False
+    give_up_s: float = 0.0
     #: results of the last `ready.of` probes, newest last
     probes: tuple[bool, ...] = ()
     #: the listener on its port was seen to be ours
@@ -90,6 +100,9 @@ class Record(Struct, frozen=True, kw_only=True):
     compute: Compute | None = None
     #: rebuilt from an older agent's markers, or unreadable: what it was started with is not known, it is not restarted
     partial: bool = False
+    #: its process was started by a person and taken over (A71): its session and its output are not ours, and its tree
+    #: is what descends from it
+    by_hand: bool = False
     extra: dict[str, Any] = {}
     watch: Watch = Watch()
 

@@ -35,14 +35,19 @@ class RouteModel(Struct, frozen=True, kw_only=True):
     wait_timeout_s: float = 300.0
     max_in_flight: int = 64
     queue: int = 128
+    #: prompts that begin alike go to the same replica, by so many of their first bytes; None: by load alone
+    sticky_prefix_bytes: int | None = None
     replicas: tuple[RouteReplica, ...] = ()
 
 
 class RouteKey(Struct, frozen=True, kw_only=True):
+    """A client's key: by its hash alone. `models` None: all; `rights`: what it may beyond the usual calls."""
+
     id: str
     sha256: str
     models: tuple[str, ...] | None = None
     limits: dict[str, float] = {}
+    rights: tuple[str, ...] = ()
 
 
 class RouteTable(Struct, frozen=True, kw_only=True):
@@ -57,6 +62,7 @@ class RouteTable(Struct, frozen=True, kw_only=True):
 class Demand(Struct, frozen=True, kw_only=True):
     """One gateway process's whole present state. `last_byte` is the age in seconds of the last byte sent, per replica.
 
+    `answered`: likewise of the last byte of a good answer that the engine itself sent, in the middle of streams too.
     A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica.
     """
 
@@ -67,3 +73,4 @@ class Demand(Struct, frozen=True, kw_only=True):
     waiting: dict[str, int] = {}
     last_byte: dict[str, float] = {}
     breaker: dict[str, str] = {}
+    answered: dict[str, float] = {}

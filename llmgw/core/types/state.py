@@ -54,6 +54,8 @@ class Shard(Struct, frozen=True, kw_only=True, gc=False):
     #: first seen, and first seen ready, by this control process
     seen_s: float = 0.0
     ready_s: float | None = None
+    #: since when its agent has called it unhealthy without a break (F64)
+    unhealthy_s: float | None = None
 
     @property
     def incarnation(self) -> str:
@@ -108,6 +110,8 @@ class Node(Struct, frozen=True, kw_only=True):
     unreachable_before: bool = False
     heard_s: float | None = None
     lost_s: float | None = None
+    #: its last complete inventory: what happened on it before may have been told late
+    registered_s: float = 0.0
 
     @property
     def too_old(self) -> bool:
@@ -140,6 +144,8 @@ class GatewayView(Struct, frozen=True):
     heard_s: float
     #: replica -> monotonic time of the last byte any client got from it
     last_byte_s: dict[str, float] = {}
+    #: the same, of bytes of good answers alone: what an engine really did
+    answered_s: dict[str, float] = {}
 
 
 class Failure(Struct, frozen=True):
@@ -211,6 +217,7 @@ class ShardsChanged(Struct, frozen=True, tag=True):
     gpus: tuple[Gpu, ...] | None = None
     foreign: tuple[Foreign, ...] | None = None
     refused: tuple[Refusal, ...] = ()
+    gpus_error: str | None = None
 
 
 class SessionLost(Struct, frozen=True, tag=True):

@@ -66,6 +66,7 @@ class Given:
         """`model NAME [min=1] [max=1] [gpus=1] [memory=10] [nodes=1] [args=1] [aliases=A,B] [idle=600] [load=2] …`.
 
         Written to the catalog file; control reads it at its start, or at `reload`. memory=whole: the GPU alone.
+        order=workers: rank 0 is started once the others listen.
         print=X: the fingerprint, where it is not that of NAME with these args.
         """
         (name,) = words
@@ -137,6 +138,7 @@ def _profile(name: str, keys: Keys) -> Profile:
         name=keys.get("profile", "main"),
         command=("engine",),
         nodes=int(keys.get("nodes", 1)),
+        start_order="workers_first" if keys.get("order") == "workers" else "",
         gpus=gpus,
         gpu_memory_bytes=int(memory) * GIB if gpus and memory != "whole" else None,
         host_memory_bytes=int(keys.get("host", 0)) * GIB,

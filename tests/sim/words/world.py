@@ -8,7 +8,7 @@ from tests.sim.gateways import Gateway
 from tests.sim.network import CALM, Ends, Weather
 from tests.sim.simulation import Simulation
 from tests.sim.words.given import Keys
-from tests.sim.world import HUNG, Engine, Host
+from tests.sim.world import Engine, Host
 
 
 @dataclass
@@ -36,15 +36,16 @@ class World:
             host.dies(engine, int(keys.get("code", -9)), worker=not stays)
 
     def do_hang(self, words: list[str], keys: Keys) -> None:
-        """`hang NODE SHARD [for=S]`: it answers nothing, and hears no TERM (F64)."""
+        """`hang NODE SHARD [serving=yes] [for=S]`: it answers nothing, and hears no TERM (F64); or only no probe."""
         _, engine = self._engine(words)
-        if engine is not None and not engine.hung:
-            engine.hung, engine.ailing = True, engine.ailing or HUNG
+        if engine is not None and engine.silent_s is None:
+            now = self.sim.clock.now
+            engine.falls_silent(now, serving="serving" in keys and engine.seen_up)
             if "for" in keys:
                 self.sim.clock.after(float(keys["for"]), lambda: self.wakes(engine))
 
     def wakes(self, engine: Engine) -> None:
-        engine.hung = False
+        engine.speaks(self.sim.clock.now)
         self.sim.clock.after(6.0, engine.recovers)
 
     def do_habits(self, _: list[str], keys: Keys) -> None:

@@ -1,0 +1,81 @@
+"""The real doors of the doctor: NVML, HTTP, the kernel's clock, a service manager's word, engines by their markers.
+
+Answers for: each look bounded in time, and none of them changes anything. May not judge what comes through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from llmgw.agent import process
+from llmgw.agent.doctor.look import Answer, Cards
+from llmgw.agent.gpu import GpuFileError, Gpus
+from llmgw.agent.gpu.nvml import persistence_off
+from llmgw.agent.identity import FILE
+
+#: A service manager or a control that hangs must not hang who asks what is wrong.
+ASK_S = 5.0
+#: adjtimex(2): the clock is not synchronised; a state below is.
+TIME_ERROR = 5
+TIMEX_BYTES = 512
+
+
+def cards(source: str) -> Cards:
+    try:
+        gpus = Gpus(source)
+    except GpuFileError as e:
+        return Cards(None, e.message)
+    found = gpus.read()
+    unheld = persistence_off() if found.gpus and source == "auto" else ()
+    return Cards(found.gpus, found.error, unheld)
+
+
+def ask(url: str, path: str, token: str) -> Answer:
+    """A GET; a proxy of the login shell is not for the fleet's own traffic."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        found = httpx.get(
+            f"{url.rstrip('/')}{path}", headers=headers, timeout=ASK_S, trust_env=False
+        )
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
+        return Answer(0, error=str(e) or type(e).__name__)
+    return Answer(found.status_code, found.headers.get("date", ""))
+
+
+def unsynchronised() -> bool | None:
+    """Asked with no mode set, so nothing is adjusted."""
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else bool(state == TIME_ERROR)
+
+
+def tell(argv: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - words of ours
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def engines(state_dir: Path) -> dict[int, str]:
+    """Live processes that carry the markers of this state dir's agent: pid -> shard."""
+    try:
+        node_id = msgspec.json.decode((state_dir / FILE).read_bytes())["node_id"]
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return {}
+    marked = process.sweep(str(node_id), process.all_stats())
+    return {m.stat.pid: shard for (shard, _), marks in marked.items() for m in marks}

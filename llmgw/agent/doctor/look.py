@@ -1,0 +1,112 @@
+"""What the doctor looks at: this node's settings, the machine's files, and the doors to all else (see `doors`).
+
+Answers for: nothing that cannot be read is an error. May not judge what it finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from llmgw.core.types.catalog import Catalog
+from llmgw.core.types.messages import Gpu
+
+Level = Literal["ok", "warn", "fail", "skip"]
+
+
+class Check(NamedTuple):
+    """One finding: a fact with its values; `hint` says what to try. `skip`: there is nothing to look at here."""
+
+    level: Level
+    name: str
+    fact: str
+    hint: str = ""
+
+
+class Answer(NamedTuple):
+    """Of an HTTP server: `status` 0 and the reason in `error` where there is none."""
+
+    status: int
+    date: str = ""
+    error: str = ""
+
+
+class Cards(NamedTuple):
+    """`gpus` None: not known, `error` says why. `unheld`: indices of those whose persistence mode is off."""
+
+    gpus: tuple[Gpu, ...] | None
+    error: str = ""
+    unheld: tuple[int, ...] = ()
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """The settings of this node's agent, and the doors.
+
+    `catalog` may be the finding that there is none to read. `engines` tells pid -> shard, `tell` what a command prints,
+    "" for nothing; `unsynchronised` is None where the kernel does not say; `time_s` is wall time.
+    """
+
+    name: str
+    state_dir: Path
+    ports: tuple[int, int]
+    gpus: str
+    controls: tuple[str, ...]
+    token: str
+    catalog: Catalog | Check
+    cards: Callable[[], Cards]
+    unsynchronised: Callable[[], bool | None]
+    time_s: Callable[[], float]
+    ask: Callable[[str, str], Answer]
+    engines: Callable[[], dict[int, str]]
+    tell: Callable[[tuple[str, ...]], str]
+    may: Callable[[Path, int], bool] = os.access
+    user: int = os.geteuid()
+    root: Path = Path("/")
+
+    def text(self, path: str) -> str:
+        """A file of the machine; "" where it is not there or may not be read."""
+        try:
+            return (self.root / path).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def agent(self) -> int:
+        """The pid of the agent that holds the state dir now; 0 for none. Its lock is looked at, never tried."""
+        file = self.state_dir / "agent.lock"
+        try:
+            inode, pid = file.stat().st_ino, file.read_text().strip()
+        except OSError:
+            return 0
+        locks = (line.split() for line in self.text("proc/locks").splitlines())
+        held = any(w[1] == "FLOCK" and w[5].endswith(f":{inode}") for w in locks)
+        return int(pid) if held and pid.isdecimal() else 0
+
+    def cgroup(self, pid: int | str) -> str:
+        """The one that systemd manages, "" where it cannot be told."""
+        found = {}
+        for line in self.text(f"proc/{pid}/cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            found[controllers] = path
+        return found.get("name=systemd") or found.get("", "")
+
+
+def there(path: Path) -> bool:
+    """Also where a folder above may not be looked into: then it is as good as absent."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def gib(size: float) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+def some(names: list[str], most: int = 5) -> str:
+    """The first few of a list, in words."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,37 @@
+"""What a reading of this node's GPUs is, whichever driver it came from. Values only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llmgw.core.types.messages import Gpu
+
+
+class Use(NamedTuple):
+    """A process that computes on a GPU; `memory_bytes` 0 where the driver does not tell."""
+
+    pid: int
+    gpu: str
+    memory_bytes: int
+
+
+class Reading(NamedTuple):
+    """`measured`: `gpus` and `uses` come from a driver, so freed memory can be seen to come back.
+
+    `blind`: GPUs of which even the driver does not tell how much memory is in use. `error`: why `gpus` is None.
+    """
+
+    gpus: tuple[Gpu, ...] | None
+    uses: tuple[Use, ...] = ()
+    measured: bool = False
+    blind: frozenset[str] = frozenset()
+    error: str = ""
+
+
+class Found(NamedTuple):
+    """What one driver tells. `retired`: GPUs that are no longer there because somebody arranged it so (MIG)."""
+
+    gpus: tuple[Gpu, ...] = ()
+    uses: tuple[Use, ...] = ()
+    blind: frozenset[str] = frozenset()
+    retired: frozenset[str] = frozenset()

@@ -1,0 +1,158 @@
+"""`llmgw key add|list|revoke`: API keys of the gateway's clients. May not keep a key, nor decide who gets one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, options
+from llmgw.cli.sure import Yes, named, say, sure
+
+Json = dict[str, Any]
+app = typer.Typer(
+    help="Make, list and revoke API keys of the gateway's clients.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is, e.g. open-webui.")]
+Offline = Annotated[
+    Path | None,
+    typer.Option(help="With no control running: the inventory file to write it into."),
+]
+
+
+@app.command()
+def add(  # noqa: PLR0917 - options of a command line
+    name: Name,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model it may use, or a glob; repeat it. [default: all]"),
+    ] = None,
+    in_flight: Annotated[
+        int | None, typer.Option(min=1, help="Requests it may have running at one time.")
+    ] = None,
+    per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Requests it may begin within a minute.")
+    ] = None,
+    upstream: Annotated[
+        bool, typer.Option("--upstream", help="It may use /upstream/, all of an engine's own API.")
+    ] = False,
+    inventory: Offline = None,
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> None:
+    """Make an API key and print it: this once, only its hash is kept.
+
+    With the first key every client needs one. A gateway beyond loopback needs one before it starts:
+    `llmgw key add NAME --inventory FILE` makes it while no control runs.
+    """
+    import json
+
+    limits = {"in_flight": in_flight, "per_minute": per_minute}
+    want: Json = {
+        "name": name,
+        "models": model or None,
+        "limits": {k: v for k, v in limits.items() if v is not None},
+        "rights": ["upstream"] if upstream else [],
+    }
+    answer = _online_add(control, want) if inventory is None else _offline_add(inventory, want)
+    for pattern in answer.get("unmatched", ()):
+        say(f"warning: no model of the catalog is called {pattern}")
+    _lasting(answer)
+    if output == "json":
+        shown = {"schema": "llmgw.key/1", "name": answer["name"], "key": answer["key"]}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    typer.echo(answer["key"])
+    say(f"key {name} is shown this once; clients send it as `Authorization: Bearer KEY`")
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    inventory: Offline = None,
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> None:
+    """List the API keys, without their secrets."""
+    import json
+
+    from llmgw.render.keys import page
+    from llmgw.render.page import look, show
+
+    if inventory is not None:
+        from llmgw.control import keys, store
+
+        found = keys.shown(store.read_keys(inventory))
+    else:
+        found = ask.get(_peer(control), "/api/v1/keys")["keys"]
+    if output == "json":
+        typer.echo(json.dumps({"schema": "llmgw.keys/1", "keys": found}, indent=2))
+    else:
+        show(page(found), look(context.find_root().params["_color"]))
+
+
+@app.command()
+def revoke(
+    name: Name,
+    yes: Yes = False,
+    inventory: Offline = None,
+    control: options.ControlUrl = None,
+) -> None:
+    """Revoke an API key: gateways refuse it from now on; requests that it began run to their end."""
+    from urllib.parse import quote
+
+    named(name, "NAME")
+    peer = None if inventory is not None else _peer(control)
+    what = f"clients that use the API key {name} will be refused"
+    sure(what, "Revoke it?", yes=yes, otherwise="no key was revoked")
+    if inventory is not None:
+        answer = _offline_revoke(inventory, name)
+    else:
+        assert peer is not None
+        answer = ask.post(peer, f"/api/v1/keys/{quote(name, safe='')}/revoke")
+    _lasting(answer)
+    typer.echo(f"revoked {name}")
+    if not answer["left"]:
+        say(
+            "it was the last one: on loopback everybody may ask now, beyond loopback nobody; "
+            "`llmgw key add NAME` makes another"
+        )
+
+
+def _peer(control: str | None) -> ask.Peer:
+    return ask.first(ask.control(config.Given({"control": control})))
+
+
+def _lasting(answer: Json) -> None:
+    if answer.get("warning"):
+        say(f"a restart of control would forget it: {answer['warning']}")
+
+
+def _offline_add(inventory: Path, want: Json) -> Json:
+    import msgspec
+
+    from llmgw.control import keys, store
+
+    wanted = msgspec.convert(want, keys.Wanted)
+    secret = store.edit_keys(inventory, lambda there, at: keys.added(there, wanted, at))
+    return {"name": wanted.name, "key": secret}
+
+
+def _online_add(control: str | None, want: Json) -> Json:
+    answer: Json = ask.post(_peer(control), "/api/v1/keys", want)
+    return answer
+
+
+def _offline_revoke(inventory: Path, name: str) -> Json:
+    from llmgw.control import keys, store
+
+    def edit(there: keys.Keys, _: str) -> tuple[keys.Keys, Json]:
+        if name not in there:
+            raise keys.unknown(name, there)
+        return keys.without(there, name), {"left": len(there) - 1}
+
+    return store.edit_keys(inventory, edit)
