@@ -125,7 +125,7 @@ def test_a_stop_ends_a_pull(rig: Rig, door: Door) -> None:
     rig.start_agent().registered()
     rig.start(1, **boxed(image="localhost:1/nobody/has:1"))
     until(lambda: door.waiting("pull"), "podman pull")
-    assert rig.control.shards["alpha-1/0"]["state"] == "pending"
+    rig.control.shard("alpha-1/0", "pending")
     assert "llmgw: podman pull localhost:1/nobody/has:1" in rig.engine_log()
     rig.stop()
     error = rig.control.shard("alpha-1/0", "stopped")["error"]

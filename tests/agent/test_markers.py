@@ -41,6 +41,7 @@ START = Start(
     command=("engine", "--port", "${port}", "caf\u00e9"),
     env={"TOKEN": "${env.HF}", "LLAMA_API_KEY": "${api_key}"},
     pool="fast",
+    start_order="workers_first",
     fabric="ib0",
     gpus=("GPU-b", "GPU-a"),
     hcas=("mlx5_0",),
