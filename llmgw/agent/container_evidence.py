@@ -80,12 +80,10 @@ def groups() -> dict[str, Pids]:
     Raises `AwayError` where nobody can look.
     """
     found: dict[str, Pids] = {}
-    for entry in os.scandir(PROC):
-        if not entry.name.isdecimal():
-            continue
+    for name in _pids():
         try:
-            match = _GROUP.search(_cgroup(entry.name))
-            stat = read_stat(int(entry.name)) if match else None
+            match = _GROUP.search(_cgroup(name))
+            stat = read_stat(int(name)) if match else None
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         except OSError as e:  # no descriptor left, say: nobody counts as gone
@@ -94,6 +92,14 @@ def groups() -> dict[str, Pids]:
         if match and stat is not None and stat.live:
             found.setdefault(match[1].decode(), {})[stat.pid] = stat.ticks
     return found
+
+
+def _pids() -> list[str]:
+    try:
+        return [name for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208  names only
+    except OSError as e:
+        msg = f"cannot look at any process: {e}"
+        raise AwayError(msg) from e
 
 
 def _cgroup(pid: str) -> bytes:
@@ -126,7 +132,10 @@ def evidence(
         (
             (box, pids)
             for box, pids in living
-            if pids and not box.over and (record.unreadable or attempt_of(box) == record.attempt)
+            if pids
+            and box.pid
+            and not box.over
+            and (record.unreadable or attempt_of(box) == record.attempt)
         ),
         None,
     )

@@ -248,7 +248,7 @@ class Containers:
         key = record.key
         seen = evidence.evidence(record, boxes, evidence.clients(key, marks), there)
         if seen.leader == "same":
-            box = next(b for b in boxes if b.pid == seen.pid)
+            box = next(b for b in boxes if b.pid == seen.pid and not b.over)
             attempt = evidence.attempt_of(box)
             self.hands.known[key] = dict(there.get(box.id, {}))
             self._watch(replace(record, attempt=attempt, start_ticks=seen.start_ticks), box)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
@@ -16,11 +17,14 @@ from msgspec.structs import replace
 from llmgw.agent import ports, process
 from llmgw.agent.by_hand import Engines, engine_of
 from llmgw.agent.gpu import Gpus, Reading, Use
+from llmgw.core.match import hidden
 from llmgw.core.types.by_hand import Started
 from llmgw.core.types.messages import Foreign
 from llmgw.core.types.node import GpusSeen, MemorySeen
 from llmgw.core.types.record import Key, Record
 
+#: So much of a command line is for people.
+COMMAND_CHARS = 200
 log = structlog.get_logger()
 STRANGER: Final = "a stranger"
 
@@ -115,8 +119,15 @@ def _beyond(own: Iterable[tuple[Record, Use]]) -> Iterable[Foreign]:
         size = sum(u.memory_bytes for u in uses) - (given if its_own else 0)
         if size > 0:
             pid = max(uses, key=lambda u: u.memory_bytes).pid
-            command = process.command_line(pid)[:200]
+            command = _shown(pid)
             yield Foreign(pid=pid, gpu=gpu, memory_bytes=size, command=command, shard=start.shard)
+
+
+def _shown(pid: int) -> str:
+    """Its command line for people, without the values of keys: it goes to control, and into refusals."""
+    words = hidden(process.words(pid))
+    text = os.fsencode(" ".join(words)).decode(errors="replace").strip()
+    return text[:COMMAND_CHARS] or process.command_line(pid)[:COMMAND_CHARS]
 
 
 def _with_engines(rows: Iterable[Foreign], engines: list[Started]) -> Iterable[Foreign]:
@@ -144,6 +155,6 @@ def _foreign(uses: list[Use]) -> Iterable[Foreign]:
             pid=use.pid,
             gpu=use.gpu,
             memory_bytes=use.memory_bytes,
-            command=process.command_line(use.pid)[:200],
+            command=_shown(use.pid),
             port=port,
         )

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 
-HIDDEN = "***"
+from llmgw.core.match import HIDDEN, SECRET_ENV, SECRET_OPTION
 
-#: `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` are no secrets.
-_SECRET_ENV = re.compile(r"KEY|SECRET|PASSW|CREDENTIAL|TOKEN(?!S|IZ)", re.IGNORECASE)
-_SECRET_FLAG = re.compile(
-    r"-{1,2}(?:[a-z0-9]+[-_])*(?:key|token|secret|password|passwd)", re.IGNORECASE
-)
 _REFERENCE = re.compile(r"(\$\{[^{}]*\})+")
 
 
 def env(variables: dict[str, str]) -> dict[str, str]:
     """The environment with `HF_TOKEN: hf_abc` hidden and `HF_TOKEN: ${env.HF_TOKEN}` left."""
     return {
-        name: _hidden(value) if _SECRET_ENV.search(name) else value
+        name: _hidden(value) if SECRET_ENV.search(name) else value
         for name, value in variables.items()
     }
 
@@ -29,11 +24,11 @@ def argv(words: tuple[str, ...]) -> tuple[str, ...]:
         flag, equals, value = word.partition("=")
         if secret and not word.startswith("--"):
             shown.append(_hidden(word))
-        elif equals and _SECRET_FLAG.fullmatch(flag):
+        elif equals and SECRET_OPTION.fullmatch(flag):
             shown.append(f"{flag}={_hidden(value)}")
         else:
             shown.append(word)
-        secret = _SECRET_FLAG.fullmatch(word) is not None
+        secret = SECRET_OPTION.fullmatch(word) is not None
     return tuple(shown)
 
 

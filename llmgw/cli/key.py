@@ -118,8 +118,8 @@ def revoke(
     typer.echo(f"revoked {name}")
     if not answer["left"]:
         say(
-            "it was the last one: on loopback everybody may ask now, beyond loopback nobody; "
-            "`llmgw key add NAME` makes another"
+            "it was the last one: everybody may ask now on loopback, and of a gateway with --insecure; "
+            "else nobody; `llmgw key add NAME` makes another"
         )
 
 

@@ -262,8 +262,10 @@ def pool_short(
     """Why the shared pool does not bear this on the GPUs `uuids`, or "": host and GPU memory together."""
     mine = sum(g.unified for g in gpus if g.uuid in uuids)
     wanted = need.host_memory_bytes + (need.gpu_memory_bytes or 0) * mine
-    free = pool_free_bytes(gpus, capacity, held) if wanted else None
-    if free is None or wanted <= free:
+    # A GPU wanted whole gets all that is left: there must be something, so no other may have it whole.
+    whole = mine and not need.gpu_memory_bytes
+    free = pool_free_bytes(gpus, capacity, held) if wanted or whole else None
+    if free is None or (wanted <= free and (free or not whole)):
         return ""
     return (
         f"memory shared by host and GPU: {gib(free)} GiB free, {gib(wanted)} needed "

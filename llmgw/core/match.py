@@ -28,6 +28,11 @@ LOOKED_AT = frozenset({"--host", "--port"})
 KEY = re.compile(r"--(?:[a-z0-9-]+-)?(?:api-key|api-key-file|token|password|secret)")
 OURS = frozenset({"${port}", "${host}", "${api_key}", "${model}"})
 HIDDEN = "***"
+#: What names a secret, among variables and among options; `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` name none.
+SECRET_ENV = re.compile(r"KEY|SECRET|PASSW|CREDENTIAL|TOKEN(?!S|IZ)", re.IGNORECASE)
+SECRET_OPTION = re.compile(
+    r"-{1,2}(?:[a-z0-9]+[-_])*(?:key|token|secret|password|passwd)", re.IGNORECASE
+)
 #: Short names and other spellings -> the one they are compared under. llama.cpp tools/server/README.md; `vllm serve
 #: --help=all`. A word that no program below knows is compared as it is written.
 SPELLINGS: dict[str, dict[str, str]] = {
@@ -138,6 +143,8 @@ def line(argv: Sequence[str]) -> Line:
         elif at < len(rest) and not _is_option(rest[at]):
             value = rest[at]
             at += 1
+            while SECRET_OPTION.fullmatch(word) and at < len(rest) and not _is_option(rest[at]):
+                at += 1  # further keys of the same option are no arguments
         key = _spelling(name, word)
         options[key] = (*options.get(key, ()), Option(word, value))
     return Line(name, tuple(words), options)
@@ -153,13 +160,16 @@ def _spelling(name: str, word: str) -> str:
 
 
 def hidden(argv: Sequence[str]) -> tuple[str, ...]:
-    """For people and other machines: without the values of keys."""
+    """For people and other machines: without the values of keys, of which an option may take several."""
     out: list[str] = []
     secret = False
     for word in argv:
         name, eq, _ = word.partition("=")
-        is_key = KEY.fullmatch(_spelling("", name)) is not None
-        out.append(HIDDEN if secret else f"{name}={HIDDEN}" if eq and is_key else word)
+        is_key = SECRET_OPTION.fullmatch(name) is not None
+        if secret and not word.startswith("--") and not is_key:
+            out.append(HIDDEN)
+            continue
+        out.append(f"{name}={HIDDEN}" if eq and is_key else word)
         secret = is_key and not eq
     return tuple(out)
 
@@ -270,12 +280,9 @@ def environment(env: Mapping[str, str], has: Mapping[str, str], known: Known) ->
             continue
         runs = has.get(name)
         same = runs is not None and fits(text, runs, known)
-        shown = (
-            HIDDEN
-            if runs and KEY.fullmatch(f"--{_spelling('', name.lower()).replace('_', '-')}")
-            else runs
-        )
-        yield fact(name, filled(text, known), "unset" if shown is None else shown, same)
+        secret = SECRET_ENV.search(name) is not None
+        wanted = HIDDEN if secret and text and not holes else filled(text, known)
+        yield fact(name, wanted, "unset" if runs is None else HIDDEN if secret else runs, same)
 
 
 def words(facts: Iterable[Fact]) -> str:

@@ -15,12 +15,11 @@ _BOUNDARY = re.compile(
     rb"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\\]{1,70})"|([^\s";,]{1,70}))\s*(?:;|$)""",
     re.IGNORECASE,
 )
-_NAME = re.compile(
-    rb"""content-disposition:\s*form-data\s*;(?:.*;)?\s*name=(?:"([^"\\]*)"|([^\s";]+))""",
-    re.IGNORECASE,
-)
+#: One parameter of a header, anchored: what stands inside quotes is no parameter (RFC 9110 5.6.6).
+_PARAMETER = re.compile(rb"""\s*;\s*([\w*-]+)=("[^"\\]*"|[^\s;"]+)""")
+_DISPOSITION, _FORM_DATA = b"content-disposition:", b"form-data"
 #: Lines of one part's head, and parts of a form: more than any client sends.
-HEAD_BYTES, PARTS_MAX, MODEL_BYTES = 8192, 1000, 1024
+HEAD_BYTES, PARTS_MAX, MODEL_BYTES = 2048, 1000, 1024
 
 
 class Form(NamedTuple):
@@ -76,11 +75,33 @@ def _parts(body: bytes, delimiter: bytes) -> list[tuple[bytes, int, int]]:
         end = body.find(line, start + 2)
         if start < 0 or end < 0:
             _refuse("a part of it has no end", "end the form with its boundary and two dashes")
-        names = _NAME.findall(body[head:start].replace(b"\r\n", b"\n"))
-        out.append(((names[0][0] or names[0][1]) if names else b"", start + 4, max(end, start + 4)))
+        out.append((_name(body[head + 2 : start]), start + 4, max(end, start + 4)))
         if len(out) > PARTS_MAX:
             _refuse(f"it has more than {PARTS_MAX} parts", "send fewer")
         at = end + 2
+
+
+def _name(head: bytes) -> bytes:
+    """The field's name, out of the one line that gives it; a part that could be read in two ways is refused."""
+    lines = [
+        line for line in head.split(b"\r\n") if line[: len(_DISPOSITION)].lower() == _DISPOSITION
+    ]
+    if len(lines) != 1:
+        _refuse(f"a part of it has {len(lines)} content-disposition lines", "give each part one")
+    value = lines[0][len(_DISPOSITION) :].lstrip()
+    if value[: len(_FORM_DATA)].lower() != _FORM_DATA:
+        _refuse("a part of it is no form-data", "name each part as form-data")
+    at, names = len(_FORM_DATA), list[bytes]()
+    while at < len(value.rstrip()):
+        found = _PARAMETER.match(value, at)
+        if found is None:
+            _refuse("a part's name cannot be read", "quote it, without backslashes")
+        if found[1].lower() == b"name":
+            names.append(found[2].strip(b'"'))
+        at = found.end()
+    if len(names) != 1:
+        _refuse(f"a part of it has {len(names)} names", "give each part one")
+    return names[0]
 
 
 def _refuse(why: str, hint: str) -> NoReturn:

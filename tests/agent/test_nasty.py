@@ -102,9 +102,10 @@ def test_one_that_floods_its_log(tmp_path: Path) -> None:
     rig = Rig(tmp_path, world={"log_max_bytes": most, "beat_s": 0.1}).start_agent().registered()
     try:
         first = rig.ready(1, "--alias", "one", "--log-flood", str(64 * most))
+        folder = rig.state_dir / "logs/alpha-1"
+        until(lambda: size(folder / "0.log"), "its first words")
         os.kill(first["pid"], signal.SIGKILL)
         rig.control.shard("alpha-1/0", "ready", attempt=2)
-        folder = rig.state_dir / "logs/alpha-1"
         endpoint = f"http://127.0.0.1:{first['port']}"
         until((folder / "0.log.cut").exists, "the flood's cut")
         assert httpx.get(f"{endpoint}/health", trust_env=False).status_code == 200

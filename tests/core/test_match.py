@@ -176,7 +176,7 @@ def test_of_the_environment_what_the_profile_sets_is_compared() -> None:
     assert seen == [
         Fact("OLLAMA_KEEP_ALIVE", "-1", "5m", same=False),
         Fact("A", "${env.A}", "unset", same=False),
-        Fact("HF_TOKEN", "t1", "***", same=False),
+        Fact("HF_TOKEN", "***", "***", same=False),
     ]
     fine = match.environment(env, {"OLLAMA_KEEP_ALIVE": "-1", "A": "b", "HF_TOKEN": "t1"}, KNOWN)
     assert all(f.same for f in fine)
@@ -296,3 +296,18 @@ def test_a71_its_place_is_compared_too() -> None:
 def test_agents_are_told_what_profiles_start() -> None:
     """Not of a shell with a script in its words: that is what everybody's session is."""
     assert match.programs(CATALOG) == ("llama-server",)
+
+
+def test_no_secret_of_a_command_line_is_shown() -> None:
+    """An option may take several, and have other names; what they are is not an argument either."""
+    runs = ["vllm", "serve", "m", "--api-key", "k1", "k2secret", "--admin-key=zz", "-hf-token", "h"]
+    shown = match.hidden(runs)
+    assert shown == (*runs[:4], "***", "***", "--admin-key=***", "-hf-token", "***")
+    assert match.line(runs[:6]).words == ("serve", "m")
+    env = {"AWS_SECRET_ACCESS_KEY": "mine", "HF_TOKEN": "${env.HF_TOKEN}", "MAX_TOKENS": "5"}
+    facts = list(match.environment(env, {"AWS_SECRET_ACCESS_KEY": "theirs"}, KNOWN))
+    assert facts == [
+        Fact("AWS_SECRET_ACCESS_KEY", "***", "***", same=False),
+        Fact("HF_TOKEN", "${env.HF_TOKEN}", "unset", same=False),
+        Fact("MAX_TOKENS", "5", "unset", same=False),
+    ]

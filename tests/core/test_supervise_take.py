@@ -118,7 +118,10 @@ def test_a71_its_crash_is_restarted_and_then_it_is_an_engine_like_any_other() ->
     """In place: the same port, with our markers; its session and output are ours from then on."""
     bench = taken(Bench()).identified(leader="same").probe()
     bench.gone(None)
-    assert bench.one(Spawn).record.attempt == 2
+    spawn = bench.one(Spawn).record
+    assert (spawn.attempt, spawn.intent, spawn.by_hand) == (2, True, False), (
+        "journaled before it runs"
+    )
     bench.spawned(pid=5000)
     assert (bench.record.by_hand, bench.record.pid) == (False, 5000)
 

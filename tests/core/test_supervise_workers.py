@@ -10,11 +10,13 @@ from llmgw.core.types.messages import Peer, Start
 from llmgw.core.types.node import (
     DeleteRecord,
     Exited,
+    Identified,
     Knock,
     Knocked,
     Probe,
     Probed,
     Spawn,
+    Spawned,
     TreeSeen,
     WriteRecord,
 )
@@ -160,3 +162,23 @@ def test_a34_f77_a_worker_is_not_restarted_alone() -> None:
     b(Exited(key=WORKER, attempt=1, code=-9))
     b(TreeSeen(key=WORKER, attempt=1)).tick(60.0)
     assert (b.state.records[WORKER].state, spawns(b)) == ("failed", 1)
+
+
+def test_f46_one_found_again_that_listens_late_is_still_asked() -> None:
+    """It became unhealthy for being late; when it listens it is well, and its group need not end."""
+    key = WORKER
+    b = Bench().command(worker(start_timeout_s=60.0))
+    b(Spawned(key=key, attempt=1, pid=4711, start_ticks=99))
+    after = b.restarted()
+    after(Identified(key=key, leader="same"))
+    after.tick(61.0)
+    assert after.state.records[key].state == "unhealthy"
+    answers = (
+        Probed(key=key, attempt=1, outcome="refused"),
+        Probed(key=key, attempt=1, outcome="ok", owner="ours"),
+    )
+    for answer, state in zip(answers, ("unhealthy", "ready"), strict=True):
+        after.tick(10.0)
+        assert after.of(Probe) or after.state.records[key].watch.probing
+        after(answer)
+        assert after.state.records[key].state == state

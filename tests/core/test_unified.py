@@ -84,6 +84,9 @@ def test_both_kinds_of_memory_are_asked_of_it_together() -> None:
     )
     assert short(report, None, 40, "spark") == ""
     assert "(0.0 GPU and 41.0 host)" in short(report, None, 41)
+    full = box(engine(1, 100, 20))
+    assert short(full, None, 0, "spark").startswith("memory shared by host and GPU: 0.0 GiB free")
+    assert short(full, None, 0, "card") == ""
     assert short(report, 90, 0) == ""  # no GPU of the pool
     assert short(box(gpus=(CARD,)), 99, 99, "card") == ""
 

@@ -70,6 +70,18 @@ def test_the_model_is_found_in_place(body: bytes, stream: bool) -> None:
         (part("model", b"m" * 2000) + END, TYPE, "it has no field `model`"),
         (part("model", b"\xff") + END, TYPE, "its `model` is no text"),
         (MODEL + MODEL + END, TYPE, "it has two fields `model`"),
+        (part("f", b"", '; filename="x; name=model"') + END, TYPE, "it has no field `model`"),
+        (MODEL.replace(b'"model"', b'"model"; name="m"') + END, TYPE, "has 2 names"),
+        (MODEL.replace(b'"model"', b'"mod\\"el"') + END, TYPE, "cannot be read"),
+        (MODEL.replace(b'name="model"', b"name*=utf-8''model") + END, TYPE, "has 0 names"),
+        (MODEL.replace(b"Content-Dis", b"X-Content-Dis") + END, TYPE, "0 content-disposition"),
+        (
+            MODEL.replace(b"Content-Dis", b"Content-Disposition: form-data; name=x\r\nContent-Dis")
+            + END,
+            TYPE,
+            "2 content-disposition",
+        ),
+        (MODEL.replace(b"form-data", b"attachment") + END, TYPE, "no form-data"),
         (MODEL, TYPE, "no end"),
         (MODEL[:-2], TYPE, "no end"),
         (b"--XyZ\r\n" + END, TYPE, "no end"),
@@ -213,3 +225,9 @@ def test_a_call_that_nobody_knows_is_not_made_twice() -> None:
                 assert (answer.status, len(dying.asked)) == (status, 1), method
 
     run(scenario())
+
+
+def test_the_name_of_a_file_is_no_field() -> None:
+    """Two readers of `filename="a; name=zzz"` would name two models."""
+    sent = part("model", b"big", '; filename="a; name=zzz"') + part("zzz", b"small") + END
+    assert form.asked(sent, TYPE).model == "big"

@@ -31,7 +31,6 @@ def spawned(record: Record, event: Spawned, address: str, now: float) -> Record:
     record = replace(
         record,
         intent=False,
-        by_hand=False,
         pid=event.pid,
         start_ticks=event.start_ticks,
         started_at=record.started_at or event.at,
@@ -96,7 +95,7 @@ def pursue(state: AgentState, record: Record, now: float) -> tuple[Record, tuple
         why = f"not started again, {gone}; before: {record.error}"
         return fail(record, why, now, again=False), ()
     attempt = record.attempt + bool(record.failures)
-    record = replace(record, attempt=attempt, intent=True, exit_code=None)
+    record = replace(record, attempt=attempt, intent=True, exit_code=None, by_hand=False)
     return record, (Spawn(record),)
 
 

@@ -26,6 +26,8 @@ STEADY_S = 2.0
 TOKEN_S = 15.0
 
 _COMING_UP = frozenset({"starting", "loading"})
+#: Where one that only listens is not asked again.
+_SETTLED = frozenset({"ready", "draining"})
 
 
 def probed(state: AgentState, record: Record, event: Probed, now: float) -> Record:
@@ -119,7 +121,7 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     coming = record.state in _COMING_UP
     if not record.start.health:
         return _worker_runs(record, now), ()
-    if record.start.health == LISTENS and not coming:
+    if record.start.health == LISTENS and record.state in _SETTLED:
         return record, ()
     if coming and now >= watch.due_s:
         timeout = f"{record.start.start_timeout_s:g} s"
@@ -147,7 +149,8 @@ def _worker_runs(record: Record, now: float) -> Record:
 
 def due_s(record: Record) -> float:
     """When `pursue` has something to do."""
-    not_asked = record.start.health in ("", LISTENS) and record.state not in _COMING_UP
+    not_asked = record.state not in _COMING_UP and not record.start.health
+    not_asked = not_asked or (record.start.health == LISTENS and record.state in _SETTLED)
     if not _watched(record) or not_asked:
         return inf
     probe = inf if record.watch.probing else record.watch.probe_s
