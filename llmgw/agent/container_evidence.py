@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from llmgw.agent import markers
 from llmgw.agent.container_start import ATTEMPT, CLIENT, INCARNATION, NODE, SHARD
 from llmgw.agent.process import PROC, Mark, Pids, read_stat
+from llmgw.agent.reattach import unrecorded
 from llmgw.agent.runtime import AwayError, Box, Runtime
 from llmgw.core.supervise.claims import CONTAINERS, is_key
 from llmgw.core.supervise.restarts import exit_words
@@ -201,18 +202,6 @@ def orphans(
             continue
         have.add(key)
         log.warning("a container of ours has no record, it is taken up", shard=key[0], id=box.id)
-        start, told = rebuilt(key, box)
-        out.append(
-            Record(
-                start=start,
-                state="unknown",
-                attempt=told.attempt,
-                boot_id=boot_id,
-                partial=not told.whole,
-                started_at=told.started_at,
-                artefact=told.artefact,
-                api_key=told.api_key,
-                error="its record is gone, its container was found by its labels",
-            )
-        )
+        how = "its container was found by its labels"
+        out.append(unrecorded(rebuilt(key, box), boot_id, how))
     return out

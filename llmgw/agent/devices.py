@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
@@ -17,7 +16,6 @@ from msgspec.structs import replace
 from llmgw.agent import ports, process
 from llmgw.agent.by_hand import Engines, engine_of
 from llmgw.agent.gpu import Gpus, Reading, Use
-from llmgw.core.match import hidden
 from llmgw.core.types.by_hand import Started
 from llmgw.core.types.messages import Foreign
 from llmgw.core.types.node import GpusSeen, MemorySeen
@@ -119,15 +117,8 @@ def _beyond(own: Iterable[tuple[Record, Use]]) -> Iterable[Foreign]:
         size = sum(u.memory_bytes for u in uses) - (given if its_own else 0)
         if size > 0:
             pid = max(uses, key=lambda u: u.memory_bytes).pid
-            command = _shown(pid)
+            command = process.command_line(pid)[:COMMAND_CHARS]
             yield Foreign(pid=pid, gpu=gpu, memory_bytes=size, command=command, shard=start.shard)
-
-
-def _shown(pid: int) -> str:
-    """Its command line for people, without the values of keys: it goes to control, and into refusals."""
-    words = hidden(process.words(pid))
-    text = os.fsencode(" ".join(words)).decode(errors="replace").strip()
-    return text[:COMMAND_CHARS] or process.command_line(pid)[:COMMAND_CHARS]
 
 
 def _with_engines(rows: Iterable[Foreign], engines: list[Started]) -> Iterable[Foreign]:
@@ -140,7 +131,7 @@ def _with_engines(rows: Iterable[Foreign], engines: list[Started]) -> Iterable[F
         yield replace(row, by_hand=engine) if engine else row
     for e in engines:
         if e.pid not in shown:
-            command = " ".join(e.argv)[:200]
+            command = " ".join(e.argv)[:COMMAND_CHARS]
             yield Foreign(pid=e.pid, command=command, port=e.port, by_hand=e)
 
 
@@ -155,6 +146,6 @@ def _foreign(uses: list[Use]) -> Iterable[Foreign]:
             pid=use.pid,
             gpu=use.gpu,
             memory_bytes=use.memory_bytes,
-            command=_shown(use.pid),
+            command=process.command_line(use.pid)[:COMMAND_CHARS],
             port=port,
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from llmgw.core.match import hidden
 from llmgw.core.supervise.claims import is_key
 from llmgw.core.types.record import Key
 
@@ -137,8 +138,8 @@ def words(pid: int) -> list[str]:
 
 
 def command_line(pid: int) -> str:
-    """For people: the arguments, or the name of a kernel thread."""
-    text = os.fsencode(" ".join(words(pid))).decode(errors="replace").strip()
+    """For people, without the values of keys: the arguments, or the name of a kernel thread."""
+    text = os.fsencode(" ".join(hidden(words(pid)))).decode(errors="replace").strip()
     stat = None if text else read_stat(pid)
     return text or (stat.comm if stat else "")
 

@@ -83,21 +83,25 @@ def orphans(
             shard=key[0],
             pids=pids,
         )
-        start, told = rebuilt(key, _leader(marks) or marks[0])
-        out.append(
-            Record(
-                start=start,
-                state="unknown",
-                attempt=told.attempt,
-                boot_id=boot_id,
-                partial=not told.whole,
-                started_at=told.started_at,
-                artefact=told.artefact,
-                api_key=told.api_key,
-                error="its record is gone, it was found by its markers",
-            )
-        )
+        found = rebuilt(key, _leader(marks) or marks[0])
+        out.append(unrecorded(found, boot_id, "it was found by its markers"))
     return out
+
+
+def unrecorded(found: markers.Found, boot_id: str, how: str) -> Record:
+    """What a lost record is begun anew with: unknown until its process is verified. `how` it was found, for people."""
+    told = found.told
+    return Record(
+        start=found.start,
+        state="unknown",
+        attempt=told.attempt,
+        boot_id=boot_id,
+        partial=not told.whole,
+        started_at=told.started_at,
+        artefact=told.artefact,
+        api_key=told.api_key,
+        error=f"its record is gone, {how}",
+    )
 
 
 def rebuilt(key: Key, mark: Mark) -> markers.Found:

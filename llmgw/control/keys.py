@@ -7,7 +7,6 @@ the route table, so that they check it with control away. It may not see a clien
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from llmgw.catalog.words import nearest
+from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.routes import RouteKey, RouteTable
 from llmgw.errors import LlmgwError, UsageError
@@ -28,7 +28,6 @@ LIMIT_MAX = 1_000_000
 RIGHTS = ("upstream",)
 KEYS_MAX = 1000
 PREFIX = "llmgw-"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: The last table of the gateway on this box (llmgw.gateway.feed).
 ROUTES = "routes.json"
 
