@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: venv engine model test test-vllm beds soak check fmt docs demo bench lock clean preflight
+.PHONY: wheel binary deb venv engine model test test-vllm beds soak check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -63,6 +63,10 @@ test-vllm: venv
 	tests/vllm/install
 	TEST_VLLM=1 $(BIN)/pytest tests/vllm
 
+# What people install, into build/dist: the wheel, one executable file, a Debian package.
+wheel binary deb: venv
+	$(BIN)/python -m scripts.package $@
+
 # What it costs, as ratios; asserts nothing.
 bench: venv
 	$(BIN)/python -m bench.adopt
@@ -72,8 +76,11 @@ fmt: venv
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
 
-# Completions, docs/cli.md, docs/catalog.md and the schema, out of the program.
+# Completions, man pages, docs/cli.md, docs/catalog.md and the schema, out of the program.
 docs: venv
+	$(BIN)/python -m scripts.man
+	$(BIN)/python -m scripts.dashboard
+	$(BIN)/python -m scripts.schemas
 	$(BIN)/python -m scripts.completions
 	$(BIN)/python -m scripts.docs
 

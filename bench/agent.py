@@ -32,7 +32,10 @@ READS = "stat", "environ", "cmdline"
 BARE = "import sys; [open(f'/proc/{p}/{n}','rb').read() for p in sys.argv[1:] for n in %r]"
 #: Two heartbeats: what a start leaves to do is done.
 SETTLED_S = 10.0
-WITH_MODULES = "import llmgw.cli.daemons, llmgw.cli.log, llmgw.agent.run; "
+WITH_MODULES = (
+    "from llmgw import lean; lean.load(); "
+    "import llmgw.cli.daemons, llmgw.cli.log, llmgw.agent.run; "
+)
 
 
 class Bench(Rig):

@@ -72,6 +72,10 @@ class Service:
             self._alive_s = now_s
             self._say("WATCHDOG=1", patience_s=0.0)
 
+    def beats_within(self, every_s: float) -> float:
+        """For a loop that turns over so rarely: twice as often as its silence is borne (sd_watchdog_enabled(3))."""
+        return min(every_s, self.watchdog_s / 2) if self.watchdog_s else every_s
+
     # -- listening sockets
 
     def listener(self, host: str, port: int) -> socket.socket | None:

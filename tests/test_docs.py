@@ -2,7 +2,7 @@
 
 import typer
 
-from scripts import completions, docs
+from scripts import completions, docs, man
 from scripts.generated import stale
 
 
@@ -12,6 +12,21 @@ def test_completions_are_what_the_program_generates() -> None:
 
 def test_pages_are_what_the_program_says() -> None:
     assert not stale(docs.files()), "run 'make docs'"
+
+
+def test_man_pages_are_what_the_program_says() -> None:
+    assert not stale(man.files()), "run 'make docs'"
+
+
+def test_man_pages_are_plain_roff() -> None:
+    """A line of text that began with a dot would be taken for a request, and vanish."""
+    for path, text in man.files().items():
+        assert text.isascii(), path
+        assert text.startswith(".TH LLMGW")
+        for line in text.splitlines():
+            assert line[:1] != "'", line
+            assert line[:1] != "." or line[1:3].strip().isalpha(), line
+    assert man.escaped(".SH a-b\n'q \\ …") == "\\&.SH a\\-b\n\\&'q \\e \\[u2026]"
 
 
 def test_the_zsh_file_completes_when_it_is_autoloaded() -> None:

@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,29 +23,15 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llmgw import wire
-from llmgw.agent.logs import Logs
 from llmgw.agent.placeholders import redacted
+from llmgw.agent.view import View
 from llmgw.core.supervise.claims import ID
 from llmgw.core.supervise.report import node_report
-from llmgw.core.types.node import AgentState
-from llmgw.core.types.record import Record
 
 TAIL_BYTES, FOLLOW_S = 64 * 1024, 0.5
 #: One answer is made in the loop's own event loop: more of a log would hold up everything else (F60).
 TAIL_MAX_BYTES = 4 << 20
 RANK, NUMBER = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,15}")
-
-
-class View(NamedTuple):
-    """What the API may see. `controls` is one line a control; `metrics` renders the exposition."""
-
-    state: Callable[[], AgentState]
-    controls: Callable[[], list[dict[str, Any]]]
-    secrets_of: Callable[[Record], frozenset[str]]
-    metrics: Callable[[], Any]
-    logs: Logs
-    tokens: frozenset[str]
-    names: frozenset[str]
 
 
 def app(view: View) -> Starlette:

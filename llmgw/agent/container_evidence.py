@@ -20,7 +20,7 @@ from llmgw.agent import markers
 from llmgw.agent.container_start import ATTEMPT, CLIENT, INCARNATION, NODE, SHARD
 from llmgw.agent.process import PROC, Mark, Pids, read_stat
 from llmgw.agent.reattach import unrecorded
-from llmgw.agent.runtime import AwayError, Box, Runtime
+from llmgw.agent.runtime import AwayError, Box, Image, Runtime
 from llmgw.core.supervise.claims import CONTAINERS, is_key
 from llmgw.core.supervise.restarts import exit_words
 from llmgw.core.types.node import Identified, Told
@@ -29,6 +29,8 @@ from llmgw.core.types.record import Key, Record
 log = structlog.get_logger()
 #: A file here says that this agent once started something by that runtime.
 USED = "runtimes"
+#: Of a label that somebody else wrote: Python refuses to read a number of thousands of digits.
+DIGITS = 10
 #: A container's own group: /libpod_parent/libpod-ID, …/docker-ID.scope, /docker/ID; conmon's has another name.
 _GROUP = re.compile(rb"/(?:libpod-|docker-)?([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 
@@ -44,6 +46,7 @@ class First(NamedTuple):
     away: Mapping[str, str] = {}
     marks: Mapping[Key, list[Mark]] = {}
     there: Mapping[str, Pids] = {}
+    answered: frozenset[str] = frozenset()
 
 
 async def first(
@@ -52,18 +55,37 @@ async def first(
     """Asks every runtime that this agent ever used: whoever has no containers does not wait for one."""
     told = {r.start.launcher for r in records}
     boxes: list[Box] = []
+    answered: set[str] = set()
     away = {}
     there: Mapping[str, Pids] = {}
     for kind in CONTAINERS:
         if kind not in told and not (state_dir / USED / kind).exists():
             continue
         try:
-            boxes += await Runtime(kind).boxes({NODE: node_id})
+            boxes += await ours(Runtime(kind), {NODE: node_id}, {})
             there = groups()
+            answered.add(kind)
         except AwayError as e:
             log.warning("a container runtime cannot be asked", runtime=kind, error=str(e))
             away[kind] = str(e)
-    return First(tuple(boxes), away, marks, there)
+    return First(tuple(boxes), away, marks, there, frozenset(answered))
+
+
+async def ours(runtime: Runtime, labels: Mapping[str, str], known: dict[str, Image]) -> list[Box]:
+    """The containers with these labels, but for those that have them of their image: `docker commit` writes them there.
+
+    `known`: what images were found to be; one that was removed meanwhile has no labels to give.
+    """
+    found = await runtime.boxes(labels)
+    for image_id in {box.image_id for box in found} - known.keys():
+        known[image_id] = (await runtime.image(image_id) if image_id else None) or Image(())
+    return [box for box in found if not _inherited(box, known[box.image_id].labels)]
+
+
+def _inherited(box: Box, given: Mapping[str, str]) -> bool:
+    """An image that was made of an engine's container may be a profile's own image: then ours say something new."""
+    names = (NODE, SHARD, INCARNATION, ATTEMPT)
+    return NODE in given and all(given.get(n) == box.labels.get(n) for n in names)
 
 
 def key_of(box: Box) -> Key:
@@ -72,7 +94,7 @@ def key_of(box: Box) -> Key:
 
 def attempt_of(box: Box) -> int:
     text = box.labels.get(ATTEMPT, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < DIGITS else 0
 
 
 def groups() -> dict[str, Pids]:

@@ -175,7 +175,7 @@ class _Attempt:
     async def _look(self) -> _Found | None:
         """None where something dead of it cannot be removed yet."""
         labels = labels_of(self.record.key, self.hands.facts.node_id)
-        boxes = await self.runtime.boxes(labels)
+        boxes = await evidence.ours(self.runtime, labels, {})
         box = next((b for b in boxes if evidence.attempt_of(b) == self.record.attempt), None)
         if box is None:
             return _Found(None)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from llmgw.agent.launch import Filled, LaunchError
 from llmgw.agent.runtime import Image
+from llmgw.core.mount import Mount
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Key, Record
@@ -83,10 +84,7 @@ def order(
         *LOG_OPTIONS[start.launcher],
         *(f"--env={name}" for name in by_hand),
         *(f"--env={name}={value}" for name, value in given.items()),
-        *(
-            f"--mount=type=bind,source={path},target={path},readonly"
-            for path in mounts(filled.weights)
-        ),
+        *(f"--mount={_bind(mount)}" for mount in _mounts(filled)),
         *_devices(start, gpus),
         *program,
         start.image,
@@ -142,6 +140,24 @@ def _cdi_name(uuid: str, gpus: tuple[Gpu, ...]) -> str:
     written = [path.read_text(errors="replace") for path in CDI_FILES if path.is_file()]
     index = next((str(g.index) for g in gpus if g.uuid == uuid), "")
     return index if index and written and not any(uuid in text for text in written) else uuid
+
+
+def _mounts(filled: Filled) -> tuple[Mount, ...]:
+    """What the profile says, and the weights; of two for one place the profile's."""
+    taken = {mount.target for mount in filled.mounts}
+    own = (Mount(path, path, read_only=True) for path in mounts(filled.weights))
+    return (*filled.mounts, *(mount for mount in own if mount.target not in taken))
+
+
+def _bind(mount: Mount) -> str:
+    """One value of comma-separated words, which docker and podman read as CSV: a path may hold commas and quotes."""
+    words = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
+    words += ["readonly"] if mount.read_only else []
+    return ",".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"' if set(word) & set(',"') else word
 
 
 def mounts(weights: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from llmgw.agent.container_start import labels_of
 from llmgw.agent.explain import TAIL_BYTES, explain
 from llmgw.agent.followers import Followers
 from llmgw.agent.placeholders import redacted
-from llmgw.agent.runtime import AwayError, Box, Runtime, done
+from llmgw.agent.runtime import AwayError, Box, Image, Runtime, done
 from llmgw.core.supervise.claims import CONTAINERS
 from llmgw.core.types.node import (
     Exited,
@@ -57,6 +57,7 @@ class Containers:
         self.watched: dict[Key, str] = {}
         self.codes: dict[str, Box] = {}
         self.locks: dict[Key, asyncio.Lock] = {}
+        self.images: dict[str, Image] = {}
 
     def mine(self, record: Record) -> bool:
         """Also one whose record cannot be read, when a container has its name."""
@@ -120,8 +121,16 @@ class Containers:
                 if not now or now[0].over or not evidence.alive(now[0], record, evidence.groups()):
                     self._do(record.key, self._ended(record, box))
                     return
-                box = now[0]  # somebody has started it again: its new process is the one to watch
+                if now[0].pid != box.pid:
+                    self._moved(record, now[0])
+                box = now[0]
             await asyncio.sleep(SETTLE_S if shown else POLL_S)
+
+    def _moved(self, record: Record, box: Box) -> None:
+        """Somebody has started it again: its new process is the one to watch."""
+        log.warning("its container was started again", shard=record.start.shard, pid=box.pid)
+        ticks = evidence.groups().get(box.id, {}).get(box.pid, 0)
+        self.hands.post(Identified(key=record.key, leader="same", pid=box.pid, start_ticks=ticks))
 
     async def _ended(self, record: Record, box: Box) -> None:
         if self.watched.get(record.key) != box.id:
@@ -169,7 +178,7 @@ class Containers:
 
     async def _boxes(self, record: Record) -> list[Box]:
         labels = labels_of(record.key, self.hands.facts.node_id)
-        return await Runtime(record.start.launcher).boxes(labels)
+        return await evidence.ours(Runtime(record.start.launcher), labels, self.images)
 
     async def _look(self, record: Record) -> None:
         key, attempt = record.key, record.attempt

@@ -54,13 +54,14 @@ class Devices:
         holding = {key: r for key, r in records.items() if not r.ended}
         leaders = {r.pid: r for r in records.values() if r.pid}
         ours = {pid: r for key, r in holding.items() for pid in known.get(key, {})} | leaders
+        self.gpus.xids.names = {pid: r.start.shard for pid, r in ours.items()}
         pids = {use.pid for use in self.last.uses} | {e.pid for e in self.started}
         whose = {pid: ours.get(pid) or self._whose(pid, leaders, holding) for pid in pids}
         strange = [use for use in self.last.uses if whose[use.pid] == STRANGER]
         others = [e for e in self.started if whose[e.pid] == STRANGER]
         own = [(r, u) for u in self.last.uses if isinstance(r := whose[u.pid], Record)]
         foreign = (*_with_engines(_foreign(strange), others), *_beyond(own))
-        return GpusSeen(self.last.gpus, foreign, self.last.error)
+        return GpusSeen(self.last.gpus, foreign, self.last.error, _most(own))
 
     def memory(self, record: Record) -> MemorySeen:
         """What is in use on the record's GPUs; unknown where nobody can measure. A lost card holds nothing."""
@@ -97,6 +98,17 @@ class Devices:
         except OSError:
             return STRANGER
         return holding.get(key, STRANGER) if key else STRANGER
+
+
+def _most(own: Iterable[tuple[Record, Use]]) -> dict[Key, int]:
+    """What each engine of ours holds on the GPU where that is most."""
+    held: dict[tuple[Key, str], int] = {}
+    for record, use in own:
+        held[record.key, use.gpu] = held.get((record.key, use.gpu), 0) + use.memory_bytes
+    most: dict[Key, int] = {}
+    for (key, _), size in held.items():
+        most[key] = max(most.get(key, 0), size)
+    return most
 
 
 def _beyond(own: Iterable[tuple[Record, Use]]) -> Iterable[Foreign]:

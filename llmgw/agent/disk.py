@@ -1,14 +1,28 @@
 """Files that survive a power cut: temp file, fsync, rename, fsync of the directory (F42).
 
-May not know what is in them.
+Answers for: whatever stands in a file's place, reading it ends. May not know what is in them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from llmgw.agent import crash
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """Raises OSError for what is no plain file (a FIFO would be waited for, a device has no end) or has grown mad."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        if found.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes", str(path))
+        return file.read(most_bytes)
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -18,17 +18,26 @@ from msgspec.structs import replace
 
 from llmgw import wire
 from llmgw.agent import crash
-from llmgw.agent.disk import remove_durably, sync_dir, write_durably
+from llmgw.agent.disk import read_bounded, remove_durably, sync_dir, write_durably
 from llmgw.core.supervise.claims import ID, SHARD
 from llmgw.core.types.messages import EPOCH_END, SHARD_STATES, Start, Token
 from llmgw.core.types.record import Key, Record
+from llmgw.errors import LlmgwError
 from llmgw.wire.unknown import merged, unknown
 
 log = structlog.get_logger()
 #: Version of the record file. A file of a higher one is not guessed at: it counts as unreadable.
 FORMAT = 1
 SUFFIX, ASIDE, RELEASED = ".json", ".unreadable", ".released"
+#: A record holds an order, which a message bounds; of what is longer none was written by an agent.
+MAX_BYTES = 8 << 20
 _NAMES = frozenset(f.encode_name for f in msgspec.structs.fields(Record)) - {"watch", "extra"}
+
+
+class JournalError(LlmgwError):
+    """The folder of the records cannot be read: what this node runs is not known."""
+
+    code = "journal"
 
 
 class Loaded(NamedTuple):
@@ -42,7 +51,10 @@ class Journal:
         self.token_path = state_dir / "token.json"
         #: by what they are taken for: their names may be anything
         self._aside: dict[Key, list[Path]] = {}
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as e:
+            raise _unusable(self.folder, e) from e
 
     def write(self, record: Record) -> None:
         plain = msgspec.to_builtins(record)
@@ -57,16 +69,16 @@ class Journal:
         if released and path.exists():
             path.replace(path.with_suffix(RELEASED))
         for aside in (*self._aside.pop(key, ()), path.with_suffix(ASIDE)):
-            aside.unlink(missing_ok=True)
+            _remove(aside)
         path.with_name(f"{path.name}.new").unlink(missing_ok=True)
         remove_durably(path)
 
     def released(self, boot_id: str) -> frozenset[Key]:
         """Shards that were released by hand in this boot; of earlier boots nothing is left, so no note either."""
         keys = set()
-        for path in self.folder.glob(f"*{RELEASED}"):
+        for path in self._paths(RELEASED):
             try:
-                record = _record(path.read_bytes())
+                record = _record(read_bounded(path, MAX_BYTES))
             except (wire.WireError, OSError) as e:
                 log.warning(
                     "a note of a released shard is unreadable", file=str(path), error=str(e)
@@ -84,37 +96,53 @@ class Journal:
 
     def load(self, boot_before: str = "") -> Loaded:
         """Everything; a bad file spoils itself only, and is of the boot `boot_before` at the latest."""
-        for path in self.folder.glob(f"*{SUFFIX}.new"):
+        for path in self._paths(f"{SUFFIX}.new"):
             with contextlib.suppress(OSError):  # never renamed: nothing was done on its strength
                 path.unlink()
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            self._checked(path)
+        read = [self._checked(path) for path in self._paths(SUFFIX)]
+        good = [found for found in read if isinstance(found, Record)]
+        stuck = [found for found in read if isinstance(found, Path)]
         sync_dir(self.folder)
-        good = [_record(path.read_bytes()) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
         have = {r.key for r in good}
         bad = []
-        for path in sorted(self.folder.glob(f"*{ASIDE}")):
+        for path in sorted({*self._paths(ASIDE), *stuck}):
             bad.append(_unreadable(path, boot_before))
             self._aside.setdefault(bad[-1].key, []).append(path)
         return Loaded((*good, *(r for r in bad if r.key not in have)), self._token())
 
-    def _checked(self, path: Path) -> None:
+    def _paths(self, suffix: str) -> list[Path]:
+        """Not by `glob`, for which a folder that cannot be read is an empty one."""
         try:
-            key = _record(path.read_bytes()).key
-            wrong = "" if self._path(key) == path else f"it is about {key}"
+            names = sorted(os.listdir(self.folder))  # noqa: PTH208  names only, of very many
+        except OSError as e:
+            raise _unusable(self.folder, e) from e
+        return [self.folder / name for name in names if name.endswith(suffix)]
+
+    def _checked(self, path: Path) -> Record | Path | None:
+        """What it says; None where it was set aside, its own path where even that cannot be done."""
+        try:
+            record = _record(read_bounded(path, MAX_BYTES))
+            wrong = "" if self._path(record.key) == path else f"it is about {record.key}"
         except (wire.WireError, OSError) as e:
             wrong = str(e)
-        if wrong:
-            aside = path.with_suffix(ASIDE)
+        else:
+            if not wrong:
+                return record
+        aside = path.with_suffix(ASIDE)
+        said = "a record is unreadable: its shard is held as unknown, the file is kept"
+        stuck: Path | None = None
+        try:
             path.replace(aside)
-            crash.here("record-set-aside")
-            said = "a record is unreadable: its shard is held as unknown, the file is kept"
-            log.error(said, file=str(aside), error=wrong)
+        except OSError:
+            stuck = path
+        crash.here("record-set-aside")
+        log.error(said, file=str(stuck or aside), error=wrong)
+        return stuck
 
     def _token(self) -> Token | None:
         """A token that cannot be read is as none: the next leader's is obeyed."""
         try:
-            token = wire.decode(self.token_path.read_bytes(), Token)
+            token = wire.decode(read_bounded(self.token_path, MAX_BYTES), Token)
         except FileNotFoundError:
             return None
         except (wire.WireError, OSError) as e:
@@ -134,6 +162,20 @@ class Journal:
         """Names are checked before a record is made (`claims.py`), so none holds a slash or starts with a dot."""
         shard, incarnation = key
         return self.folder / f"{shard.replace('/', '@')}@{incarnation}{SUFFIX}"
+
+
+def _unusable(path: Path, error: OSError) -> JournalError:
+    """Started without it an agent would report to run nothing, and control would start all of it again."""
+    msg = f"{path}: the journal cannot be used: {error.strerror or error}"
+    return JournalError(msg, "let the agent's user read and write it, or give another --state-dir")
+
+
+def _remove(path: Path) -> None:
+    """Also what is no file and has something in it: that is moved out of the way, not deleted."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        path.replace(path.with_name(f"{path.name}.removed"))
 
 
 def _record(raw: bytes) -> Record:

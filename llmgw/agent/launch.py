@@ -17,6 +17,8 @@ from typing import NamedTuple
 from llmgw.agent.gpu import visible
 from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler
+from llmgw.core import mount
+from llmgw.core.mount import Mount
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
@@ -53,13 +55,15 @@ class Filled(NamedTuple):
     weights: str
     artefact: str
     secrets: frozenset[str]
+    mounts: tuple[Mount, ...] = ()
 
 
 def prepare(record: Record, facts: NodeFacts, fill: Filler, gpus: Sequence[Gpu] = ()) -> Prepared:
     """Fill in and check; says in one sentence what is missing on this node."""
-    argv, wanted, _, artefact, _ = filled(record, facts, fill, gpus)
-    env = {**inherited(os.environ), **wanted}
-    return Prepared(argv, _executable(argv[0], env, record.start, facts.node), env, artefact)
+    order = filled(record, facts, fill, gpus)
+    env = {**inherited(os.environ), **order.env}
+    executable = _executable(order.argv[0], env, record.start, facts.node)
+    return Prepared(order.argv, executable, env, order.artefact)
 
 
 def filled(record: Record, facts: NodeFacts, fill: Filler, gpus: Sequence[Gpu] = ()) -> Filled:
@@ -72,8 +76,29 @@ def filled(record: Record, facts: NodeFacts, fill: Filler, gpus: Sequence[Gpu] =
     argv = tuple(fill(word) for word in start.command)
     wanted = {name: fill(value) for name, value in start.env.items()}
     env = {**wanted, **markers(record, facts, gpus), **written(record, artefact)}
+    mounts = tuple(_mount(text, fill, facts.node) for text in start.mounts)
     secrets = frozenset({*fill.secrets, record.api_key} - {""})
-    return Filled(argv, env, weights, artefact, secrets)
+    return Filled(argv, env, weights, artefact, secrets, mounts)
+
+
+def _mount(text: str, fill: Filler, node: str) -> Mount:
+    """Filled in it may be anything; docker would make a folder of what is not there."""
+    found = mount.parse(text)
+    if found is None:
+        msg = f"mount {text!r} is not SOURCE:TARGET"
+        raise LaunchError(msg, "see mounts in the catalog's documentation")
+    source, target = fill(found.source), fill(found.target)
+    for path in (source, target):
+        why = mount.wrong(path)
+        if why:
+            msg = f"mount {text}, filled in on {node}: {path} {why}"
+            raise LaunchError(
+                msg, "write whole paths, in the catalog and in what it takes them from"
+            )
+    if not Path(source).exists():
+        msg = f"mount {text}: its source is not there on {node}"
+        raise LaunchError(msg, "make it, or set mounts of the profile in the catalog")
+    return Mount(source, target, found.read_only)
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:

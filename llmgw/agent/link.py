@@ -95,6 +95,8 @@ class Link:
         self.outbox = Outbox()
         self.session: Session | None = None
         self.state = "connecting"
+        #: it has registered, or failed to, once
+        self.tried = asyncio.Event()
         self.said = self.again = ""
         self.failures = 0
         self.disputes = 0
@@ -151,6 +153,7 @@ class Link:
             kind = "unreachable"
             words = f"control {self.url} cannot be reached: {_reason(error)}"
         self.state = words
+        self.tried.set()
         if kind != self.said:
             running = sum(not r.ended for r in self.owner.state.records.values())
             log.warning(words, engines_kept=running, retrying=True)
@@ -178,6 +181,7 @@ class Link:
         self.state = "leads" if said.leader else "stands by"
         if said.read_only:
             self.state = "reads only: this agent is too old for it, upgrade llmgw here"
+        self.tried.set()
         shards = len(report.shards)
         log.info(
             "registered", control=self.url, session=said.session, state=self.state, shards=shards

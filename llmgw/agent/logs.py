@@ -21,6 +21,8 @@ from llmgw.core.types.record import Key, Record
 LOG_MAX_BYTES = 64 << 20
 #: All logs of a node together: where engines are many each may write less, and of what is gone less is kept.
 LOGS_MAX_BYTES = 4 << 30
+#: Of a flood so small a part of that is kept with each cut.
+FLOOD_PARTS = 8
 #: What an engine can have of that: its log, the part that was cut, and both of the attempt before.
 PARTS = 4
 LAST_LINE_CHARS = 300
@@ -33,6 +35,8 @@ class Logs:
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "logs"
         self.folder.mkdir(mode=0o700, exist_ok=True)
+        #: at the last look
+        self._sizes: dict[Path, int] = {}
 
     def path(self, shard: str) -> Path:
         """`shard` is a checked name, or one that came in by URL: it stays below the folder."""
@@ -97,19 +101,25 @@ class Logs:
         return said[-1][-LAST_LINE_CHARS:] if said else ""
 
     def bound(self, records: dict[Key, Record]) -> bool:
-        """Copy and empty logs that grew too long: what is written in between is lost, the engine notices nothing."""
-        paths = {
-            self.folder / f"{shard}.log" for shard, _ in records
-        }  # names of records are checked
+        """Copy and empty logs that grew too long: what is written in between is lost, the engine notices nothing.
+
+        Whether one of them grows so fast that it is to be looked at again soon. Of such a flood less is kept: a copy
+        takes the longer, and with it the flood has the disk, the faster it comes.
+        """
+        # Names of records are checked.
+        paths = {self.folder / f"{shard}.log" for shard, _ in records}
         most = min(LOG_MAX_BYTES, LOGS_MAX_BYTES // (PARTS * max(len(paths), 1)))
-        long = [p for p in paths if p.exists() and p.stat().st_size > most]
+        before, self._sizes = self._sizes, {path: _length(path) for path in paths}
+        long = [path for path, size in self._sizes.items() if size > most]
+        fast = [p for p, size in self._sizes.items() if size - before.get(p, size) > most // 4]
         for path in long:
-            _move_end(path, _cut(path), "wb", most)
+            _move_end(path, _cut(path), "wb", most // FLOOD_PARTS if path in fast else most)
             crash.here("log-copied")
             os.truncate(path, 0)
+            self._sizes[path] = 0
         if long:
             self.prune(records)
-        return bool(long)
+        return bool(long or fast)
 
     def prune(self, records: dict[Key, Record]) -> None:
         """Delete the oldest logs of replicas that are gone: beyond a number, and while all are too much together."""
@@ -125,6 +135,14 @@ class Logs:
 
 def _cut(path: Path) -> Path:
     return Path(f"{path}.cut")
+
+
+def _length(path: Path) -> int:
+    """Of one that is not there: nothing."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _size(folder: Path) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, assert_never
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import crash, ports, reattach, room
+from llmgw.agent import crash, doors, ports, reattach, room
 from llmgw.agent.journal import Journal
 from llmgw.agent.link import Link
 from llmgw.agent.perform import Performer
@@ -30,6 +30,7 @@ from llmgw.core.types.by_hand import ByHand
 from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Take
 from llmgw.core.types.node import (
     AgentState,
+    CallDoor,
     Changed,
     CommandReceived,
     DeleteRecord,
@@ -55,8 +56,8 @@ from llmgw.core.types.record import Key
 
 log = structlog.get_logger()
 HEARTBEAT_S = 5.0
-#: A log that was cut just now may be a flood: it is looked at again so soon.
-FLOOD_S = 1.0
+#: How often logs are looked at, and while one of them grows fast: a flood may write a gigabyte a second.
+LOGS_S, FLOOD_S = 0.25, 0.05
 
 
 class Snapshot(NamedTuple):
@@ -83,7 +84,9 @@ class Loop:
         self.unsaved: set[Key] = set()
         #: the token on the disk: the one in the state until a write of it failed
         self.stored = state.token
-        self.beat_s = self.logs_s = 0.0
+        self.beat_s = 0.0
+        #: a service manager may want signs of life more often
+        self.beat_every_s = HEARTBEAT_S
         self.on_beat: Callable[[], None] = lambda: None
 
     # ------------------------------------------------ what others may call
@@ -149,11 +152,9 @@ class Loop:
             now = time.monotonic()
             if now >= self.beat_s:
                 self._beat()
-            if now >= self.logs_s:
-                self._bound_logs()
 
     async def _next(self) -> Event | Snapshot | Order:
-        due = min(next_due(self.state), self.beat_s, self.logs_s)
+        due = min(next_due(self.state), self.beat_s)
         try:
             async with asyncio.timeout(max(due - time.monotonic(), 0.0)):
                 return await self.queue.get()
@@ -294,7 +295,7 @@ class Loop:
             case _:
                 return self._touch(effect)
 
-    def _touch(self, effect: Spawn | Signal | Look | Measure | Identify) -> Event | None:
+    def _touch(self, effect: Spawn | Signal | Look | Measure | CallDoor | Identify) -> Event | None:
         """Effects on processes."""
         hands = self.performer
         assert hands is not None
@@ -312,6 +313,9 @@ class Loop:
                 answer = hands.look(record)
             case Measure():
                 hands.measure(record, lambda: self.state.records)
+            case CallDoor():
+                calling = doors.called(hands, record, effect.which, lambda: self.state.records)
+                hands.tasks.create_task(calling)
             case Identify():
                 answer = hands.identify(record)
             case _:
@@ -353,7 +357,7 @@ class Loop:
 
     def _beat(self) -> None:
         """Every few seconds: tell every control that we live, and what could not be written before."""
-        self.beat_s = time.monotonic() + HEARTBEAT_S
+        self.beat_s = time.monotonic() + self.beat_every_s
         for key in sorted(self.unsaved & self.state.records.keys()):
             self._make_durable((WriteRecord(self.state.records[key]),), Tick())
         if self.state.token is not None and self.state.token != self.stored:
@@ -365,11 +369,14 @@ class Loop:
         for link in self.links.values():
             link.offer()
 
-    def _bound_logs(self) -> None:
+    async def bound_logs(self) -> None:
+        """Beside the loop, which has nothing to decide about it; a look is the size of a file for each engine."""
         assert self.performer is not None
-        cut = False
-        try:
-            cut = self.performer.logs.bound(self.state.records)
-        except OSError as e:  # a full disk must not end the agent
-            log.warning("a log cannot be cut", error=str(e))
-        self.logs_s = time.monotonic() + (FLOOD_S if cut else HEARTBEAT_S)
+        logs, flood = self.performer.logs, False
+        while True:
+            await asyncio.sleep(FLOOD_S if flood else LOGS_S)
+            try:
+                flood = logs.bound(self.state.records)
+            except OSError as e:  # a full disk must not end the agent
+                log.warning("a log cannot be cut", error=str(e))
+                flood = False

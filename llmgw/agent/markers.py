@@ -25,7 +25,7 @@ MAX_BYTES = 16 << 10
 #: A key is secret, an order's number and sender are of one session.
 LEFT_OUT = ("api_key", "seq", "session", "epoch", "leader_uuid", "attempt")
 #: What has no bound of its own, left out where the whole is too long.
-BULKY = ("command", "env", "peers", "image")
+BULKY = ("command", "env", "peers", "image", "mounts")
 #: Where built-in engines get their key.
 KEY_NAMES = ("LLAMA_API_KEY", "VLLM_API_KEY")
 _HOLE = "${api_key}"

@@ -37,7 +37,7 @@ class _Collected:
 
 async def exposition(state: AgentState, beat_s: float) -> tuple[bytes, str]:
     """`beat_s`: when the loop's next heartbeat is due; one far behind shows a loop that is stuck."""
-    live = [r for r in state.records.values() if r.state in LIVE]
+    live = [r for r in state.records.values() if r.state in LIVE and r.state != "asleep"]
     engines = await asyncio.gather(*(_engine(state.facts.address, r) for r in live))
     registry = CollectorRegistry(auto_describe=False)
     families = [*_own(state, beat_s), *_merged(f for some in engines for f in some)]

@@ -78,6 +78,13 @@ async def load(host: str, port: int, path: str, model: str, timeout_s: float) ->
     return Outcome("ok") if only_embeds else seen
 
 
+async def knock(host: str, port: int, step: str, api_key: str, timeout_s: float) -> Outcome:
+    """POST to one of an engine's own doors (`agent.doors`): a path, and JSON after a space."""
+    path, _, body = step.partition(" ")
+    content = json.loads(body) if body else {}
+    return await _asked(host, port, _post(host, port, path, api_key, content), timeout_s)
+
+
 async def said(host: str, port: int, path: str) -> str:
     """What it answers there; "" where it does not."""
     try:

@@ -12,6 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from llmgw.agent import by_hand, markers
+from llmgw.agent.container_start import CLIENT
 from llmgw.agent.process import (
     Mark,
     Marks,
@@ -66,11 +67,16 @@ def _evidence(record: Record, known: Pids, survey: Survey) -> Identified:
 
 
 def orphans(
-    records: Iterable[Record], survey: Survey, boot_id: str, released: Container[Key] = ()
+    records: Iterable[Record],
+    survey: Survey,
+    boot_id: str,
+    released: Container[Key] = (),
+    answered: Container[str] = (),
 ) -> list[Record]:
     """Engines with our markers that no record tells of: each is a record again, as far as its markers go.
 
     What an operator released is a stranger for good (A43): taken up again its GPUs would be given out twice.
+    `answered`: container runtimes that told of all that is ours: what else one started is a copy of an engine's own.
     """
     have = {r.key for r in records}
     out = []
@@ -78,12 +84,15 @@ def orphans(
         if key in have or key in released:
             continue
         pids = [m.stat.pid for m in marks]
+        found = rebuilt(key, _leader(marks) or marks[0])
+        if found.start.launcher in answered and not any(CLIENT in m.env for m in marks):
+            log.warning("markers of ours in a container that is not", shard=key[0], pids=pids)
+            continue
         log.warning(
             "an engine of ours has no record, it is taken up by its markers",
             shard=key[0],
             pids=pids,
         )
-        found = rebuilt(key, _leader(marks) or marks[0])
         out.append(unrecorded(found, boot_id, "it was found by its markers"))
     return out
 

@@ -12,15 +12,12 @@ import ipaddress
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import structlog
-import uvicorn
-from typing_extensions import override
 
 import llmgw
-from llmgw.agent import api, container_evidence, crash, ports, process, reattach
+from llmgw.agent import container_evidence, crash, ports, process, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -30,6 +27,7 @@ from llmgw.agent.logs import Logs
 from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
 from llmgw.agent.settings import AgentSettings
+from llmgw.agent.view import View
 from llmgw.core.supervise import initial_state
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import Capacity, Foreign
@@ -39,6 +37,8 @@ from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
 from llmgw.systemd import Service
 
 log = structlog.get_logger()
+#: So long the first registration may hold up the API.
+FIRST_S = 1.0
 
 
 class ListenError(LlmgwError):
@@ -50,7 +50,7 @@ class ListenError(LlmgwError):
 def run(settings: AgentSettings) -> int:
     """Run until SIGTERM (0) or Ctrl-C (130). Raises `LlmgwError` where it cannot start."""
     _check(settings)
-    gpus = Gpus(settings.gpus)
+    gpus = Gpus(settings.gpus, power_limit_w=settings.gpu_power_limit_w)
     identity = open_state_dir(settings.state_dir)
     with contextlib.closing(identity.lock):
         listener = _listen(settings.listen)
@@ -162,7 +162,7 @@ class _Agent:
         )
         found = container_evidence.orphans(loaded.records, boxes, facts.boot_id, released)
         records = (*loaded.records, *found)
-        records += tuple(reattach.orphans(records, survey, facts.boot_id, released))
+        records += tuple(reattach.orphans(records, survey, facts.boot_id, released, boxes.answered))
         loop = Loop(initial_state(facts, records, loaded.token), self.journal)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -240,13 +240,27 @@ class _Agent:
             self.service.alive()
 
         loop.on_beat = beat
+        loop.beat_every_s = self.service.beats_within(loop.beat_every_s)
         tasks.create_task(loop.run())
+        tasks.create_task(loop.bound_logs())
         tasks.create_task(self._read_gpus(reading, loop, performer))
         for link in links:
             tasks.create_task(link.run())
         if listener is not None:
-            app = api.app(self._view(loop, performer, links))
-            tasks.create_task(_serve(app, listener))
+            tasks.create_task(self._serve(loop, performer, links, listener))
+
+    async def _serve(
+        self, loop: Loop, performer: Performer, links: list[Link], listener: socket.socket
+    ) -> None:
+        """Control hears of the engines first: the server's modules take as long to load as all of re-attach.
+
+        Who asks meanwhile waits in the listener's queue.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_S):
+                await asyncio.gather(*(link.tried.wait() for link in links[:1]))
+        serve = await asyncio.to_thread(_server)
+        await serve(self._view(loop, performer, links), listener)
 
     async def _read_gpus(self, reading: asyncio.Event, loop: Loop, performer: Performer) -> None:
         """A reading a heartbeat; a driver that hangs delays the next one and nothing else."""
@@ -261,9 +275,9 @@ class _Agent:
             for link in loop.links.values() if news else ():
                 link.offer()  # it goes out once the loop has taken what was posted before
 
-    def _view(self, loop: Loop, performer: Performer, links: list[Link]) -> api.View:
+    def _view(self, loop: Loop, performer: Performer, links: list[Link]) -> View:
         settings = self.settings
-        return api.View(
+        return View(
             state=lambda: loop.state,
             controls=lambda: [{"url": link.url, "state": link.state} for link in links],
             secrets_of=performer.secrets_of,
@@ -278,6 +292,12 @@ async def _metrics(loop: Loop) -> tuple[bytes, str]:
     from llmgw.agent import metrics  # noqa: PLC0415  4 MB that only a scraped agent pays
 
     return await metrics.exposition(loop.state, loop.beat_s)
+
+
+def _server() -> Callable[[View, socket.socket], Awaitable[None]]:
+    from llmgw.agent.serve import serve  # noqa: PLC0415  Starlette and uvicorn
+
+    return serve
 
 
 class _ToldError(Exception):
@@ -300,28 +320,3 @@ def _running(loop: Loop) -> list[Record]:
 def _name(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to us."""
-
-    @override
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _serve(app: Any, listener: socket.socket) -> None:
-    config = uvicorn.Config(
-        app,
-        http="h11",  # httptools collects headers and trailers without end, also a stranger's
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=1,
-    )
-    server = _Server(config)
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        server.should_exit = True

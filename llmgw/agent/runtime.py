@@ -59,6 +59,8 @@ class Box(NamedTuple):
     env: dict[str, str]
     argv: tuple[str, ...]
     image: str
+    #: what `image` names may be another one by now
+    image_id: str
 
     @property
     def over(self) -> bool:
@@ -77,6 +79,7 @@ class Box(NamedTuple):
 
 class Image(NamedTuple):
     entrypoint: tuple[str, ...]
+    labels: Mapping[str, str] = {}
 
 
 class Runtime:
@@ -118,9 +121,12 @@ class Runtime:
             raise AwayError(self._refused("image inspect", said))
         try:
             config = msgspec.json.decode(said.out or "{}", type=_ImageConfig | None)
-        except msgspec.MsgspecError:
-            config = None
-        return Image(_words(config.Entrypoint if config else None))
+        except msgspec.MsgspecError as e:
+            msg = f"{self.kind} image inspect answers what cannot be read: {e}"
+            raise AwayError(msg) from e
+        if config is None:
+            return Image(())
+        return Image(_words(config.Entrypoint), config.Labels or {})
 
     # ------------------------------------------------ orders
 
@@ -260,6 +266,7 @@ def _box(kind: str, one: _Inspected) -> Box:
         env={name: value for name, _, value in pairs},
         argv=_words(config.Cmd),
         image=config.Image or one.ImageName,
+        image_id=one.Image,
     )
 
 
@@ -287,7 +294,9 @@ class _Inspected(msgspec.Struct):
     State: _State
     Config: _Config
     ImageName: str = ""
+    Image: str = ""
 
 
 class _ImageConfig(msgspec.Struct):
     Entrypoint: list[str] | str | None = None
+    Labels: dict[str, str] | None = None

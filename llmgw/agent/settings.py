@@ -31,6 +31,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     circuit: str | None = None
     gpus: str = "auto"
+    #: set on each NVIDIA card, None: left as it is
+    gpu_power_limit_w: float | None = None
     token: str = ""
     operator_token: str = ""
     insecure: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct, UnsetType, structs
 
 from llmgw.catalog import check, keys
 from llmgw.catalog.engines import built_in
@@ -19,6 +19,7 @@ from llmgw.catalog.source import Problems
 from llmgw.catalog.units import parse_duration, parse_size
 from llmgw.catalog.words import nearest, quoted
 from llmgw.core.types import catalog as core
+from llmgw.core.types.sleep import Doors
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
@@ -51,8 +52,14 @@ def filled(struct: type[S], layers: Iterable[Section | None], **given: Any) -> S
         values = [layer.values[field.name] for layer in sections if field.name in layer.values]
         if values and field.name not in given:
             inner = [value for value in values if isinstance(value, Section)]
-            given[field.name] = filled(inner[-1].struct, inner) if inner else values[-1]
+            given[field.name] = filled(inner[-1].struct, inner) if inner else _plain(values[-1])
     return struct(**given)
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {k: filled(v.struct, [v]) if isinstance(v, Section) else v for k, v in value.items()}
 
 
 class _Builder:
@@ -112,20 +119,28 @@ class _Builder:
         layers = [self.defaults, model, template, override, own]
         env = _env(template, override, own)
         profile = filled(keys.Profile, layers, name=name, env=env)
+        if profile.gpus_exact and "gpus" not in own.keys:
+            profile = structs.replace(profile, gpus=len(profile.gpus_exact) // profile.nodes)
         check.check_profile(profile, own, override or template, self.problems)
+        check.check_sleep(profile, own, self.problems)
         if "ready" in own.values:
             check.check_ready(own.path, profile.ready, [own], self.problems)
+        sleeps = _sleeps(profile)
+        env, by_template = _with(env, sleeps), env.keys() - _env(override, own).keys()
         process = _process(profile, engine if template else "", override, own)
         weights = _weights(profile.weights)
         return _core(
-            profile,
+            structs.replace(
+                profile, env=env, args=(*profile.args, *(sleeps.args if sleeps else ()))
+            ),
             engine,
             weights,
             {
                 node: fingerprint(process, entry)
                 for node, entry in {"default": "", **weights}.items()
             },
-            tuple(sorted(env.keys() - _env(override, own).keys())),
+            tuple(sorted({*by_template, *(sleeps.env if sleeps else ())})),
+            _doors(profile, sleeps, model.values.get("kind", "chat")),
         )
 
     def _unknown_engine(self, own: Section, engine: str) -> None:
@@ -151,25 +166,60 @@ def _process(
         "leader_args": list(profile.leader_args),
         "worker_args": list(profile.worker_args),
         "image": _set(profile.image, ""),
+        "mounts": list(profile.mounts),
         "env": _env(override, own),
         "nodes": profile.nodes,
         "gpus": profile.gpus,
         "launcher": profile.launcher,
+        "sleep": _sleep_parts(profile, {**(override.values if override else {}), **own.values}),
     }
 
 
-def _core(
+def _sleeps(profile: keys.Profile) -> keys.Sleeps | None:
+    """How it sleeps, if it is to."""
+    return None if profile.sleep == "off" else _set(profile.sleeps, None)
+
+
+def _with(env: dict[str, str], sleeps: keys.Sleeps | None) -> dict[str, str]:
+    """What somebody wrote wins over what sleep needs."""
+    return {**sleeps.env, **env} if sleeps else env
+
+
+def _sleep_parts(profile: keys.Profile, written: dict[str, Any]) -> str | list[str]:
+    """What of sleep changes the process: a built-in engine's way by a word, as its command by its name."""
+    sleeps = _sleeps(profile)
+    if sleeps is None or not (sleeps.args or sleeps.env):
+        return ""
+    return [*sleeps.args, *map(str, sleeps.env.items())] if "sleeps" in written else "on"
+
+
+def _doors(profile: keys.Profile, sleeps: keys.Sleeps | None, kind: str) -> Doors | None:
+    level = sleeps.levels.get(profile.sleep) if sleeps else None
+    if sleeps is None or level is None:
+        return None
+    return Doors(
+        level=int(profile.sleep),
+        asleep=sleeps.asleep,
+        sleep=level.sleep,
+        wake=level.wake,
+        canary=kind == "chat",
+    )
+
+
+def _core(  # noqa: PLR0917 - the parts of a profile
     profile: keys.Profile,
     engine: str,
     weights: dict[str, str],
     fingerprints: dict[str, str],
     template_env: tuple[str, ...],
+    doors: Doors | None,
 ) -> core.Profile:
     return core.Profile(
         name=profile.name,
         engine=engine,
         launcher=profile.launcher,
         image=_set(profile.image, ""),
+        mounts=profile.mounts,
         command=(*profile.command, *profile.args),
         worker_command=profile.worker_command,
         leader_args=profile.leader_args,
@@ -182,6 +232,7 @@ def _core(
         weight=profile.weight,
         nodes=profile.nodes,
         gpus=profile.gpus,
+        gpus_exact=profile.gpus_exact,
         gpu_memory_bytes=parse_size(profile.gpu_memory)
         if isinstance(profile.gpu_memory, str)
         else None,
@@ -202,6 +253,7 @@ def _core(
         restart=core.Restart(
             profile.restart.max, _seconds(profile.restart.window), _seconds(profile.restart.backoff)
         ),
+        sleep=doors,
     )
 
 

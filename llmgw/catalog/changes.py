@@ -15,11 +15,14 @@ from llmgw.catalog import redact
 from llmgw.catalog.document import ARGV
 from llmgw.catalog.units import duration_text, size_text
 from llmgw.core.types.catalog import Catalog, Model, Profile
+from llmgw.core.types.sleep import Doors
 
 Effect = Literal["live", "next start", "restart", "added", "removed"]
 
 #: What the fingerprint covers: a difference here restarts, unless only a built-in template moved.
-_PROCESS = frozenset((*ARGV, "engine", "launcher", "image", "env", "weights", "nodes", "gpus"))
+_PROCESS = frozenset(
+    (*ARGV, "engine", "launcher", "image", "mounts", "env", "weights", "nodes", "gpus")
+)
 _LIVE = frozenset({"weight", "drain_timeout_s"})
 _TOLD_APART = frozenset({"name", "profiles", "fingerprints", "models", "digest", "template_env"})
 
@@ -113,7 +116,7 @@ def _differences(old: Struct, new: Struct, prefix: str = "") -> Iterator[tuple[s
         before, after = getattr(old, name), getattr(new, name)
         if before == after or (name in _TOLD_APART):
             continue
-        if isinstance(before, Struct):
+        if isinstance(before, Struct) and isinstance(after, Struct):
             for _, what in _differences(before, after, f"{name}."):
                 yield name, what
         elif name in ARGV:
@@ -161,6 +164,8 @@ def _text(key: str, value: Any) -> str:
         return duration_text(value)
     if key.endswith("_bytes"):
         return "whole GPU" if value is None else size_text(value)
+    if isinstance(value, Doors):
+        return f"level {value.level}"
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return "unset" if value in (None, "") else str(value)

@@ -10,6 +10,7 @@ from llmgw.catalog.read import Section
 from llmgw.catalog.source import Pos, Problems
 from llmgw.catalog.units import parse_size
 from llmgw.catalog.words import quoted
+from llmgw.core import mount
 
 _Problem = Callable[[str, str, str], None]
 
@@ -69,8 +70,45 @@ def check_profile(
             problem(
                 "gpu_memory", "gpu_memory, and gpus is 0: it would run on the CPU", "add gpus: 1"
             )
+    if profile.gpus_exact and not _broken(own, "gpus") and not _broken(own, "nodes"):
+        _check_exact(profile, problem)
     _check_workers(profile, own, problem)
     _check_weights(profile, own, problem)
+
+
+def _check_exact(profile: keys.Profile, problem: _Problem) -> None:
+    """Each card that is named once, and as many as are asked for: fewer would fit nowhere, ever."""
+    exact = profile.gpus_exact
+    twice = sorted({gpu for gpu in exact if exact.count(gpu) > 1})
+    if twice:
+        problem("gpus_exact", f"gpus_exact names {twice[0]} twice", "name each GPU once")
+    wanted = profile.gpus * profile.nodes
+    if not wanted or len(exact) < wanted:
+        per = (
+            f"{profile.gpus} on each of {profile.nodes} nodes"
+            if profile.nodes > 1
+            else profile.gpus
+        )
+        hint = "name as many GPUs as gpus says, or take gpus out"
+        problem("gpus_exact", f"gpus_exact names {len(exact)} GPUs, and gpus is {per}", hint)
+
+
+def check_sleep(profile: keys.Profile, own: Section, problems: Problems) -> None:
+    """Sleep is refused where the engine has no way to it: it would be stopped all the same, and nobody told."""
+    if profile.sleep == "off":
+        return
+    at, said = own.where("sleep"), f"{own.path}: sleep: {profile.sleep}"
+    engine = f"engine {profile.engine}" if isinstance(profile.engine, str) else "its command"
+    if not isinstance(profile.sleeps, keys.Sleeps):
+        what = f"{said}, and {engine} has no way to be put to sleep by order"
+        problems.add(at, what, "take it out, or name an engine that has (vllm)")
+    elif profile.sleep not in profile.sleeps.levels:
+        levels = ", ".join(sorted(profile.sleeps.levels))
+        problems.add(at, f"{said}, and {engine} has no such level", f"it has {levels or 'none'}")
+    if profile.nodes > 1:
+        problems.add(
+            at, f"{said}, and nodes is {profile.nodes}", "sleep is for one node: take it out"
+        )
 
 
 def _check_command(
@@ -93,6 +131,11 @@ def _check_command(
 def _check_image(profile: keys.Profile, own: Section, problem: _Problem) -> None:
     if profile.launcher == "exec" and "image" in own.keys and not _broken(own, "launcher"):
         problem("image", "an image, and launcher exec", "take the image out")
+    if profile.launcher == "exec" and profile.mounts and not _broken(own, "launcher"):
+        problem("mounts", "mounts, and launcher exec: it sees the host as it is", "take them out")
+    targets = [found.target for found in map(mount.parse, profile.mounts) if found is not None]
+    for target in sorted({t for t in targets if targets.count(t) > 1}):
+        problem("mounts", f"{target} is mounted twice", "take one of them out")
     if profile.launcher != "exec" and "image" not in own.keys:
         problem("launcher", f"launcher {profile.launcher} and no image", "add image: …")
 

@@ -7,7 +7,8 @@
     command                 the engine's or the profile's own command with `args` appended
     args                    `args` alone, where the command is a built-in template's
     worker_command, leader_args, worker_args, image, env, weights
-    nodes, gpus, launcher
+    nodes, gpus, launcher, mounts
+    sleep                   what it adds to the command; "on" where that is a built-in template's
 
 Placeholders stay unexpanded, a key that is empty or at its default (nodes 1, gpus 0, exec) is left out, so a key
 added later changes no old fingerprint. `weights` is the entry used on the node: one fingerprint per entry. Not in it:

@@ -17,7 +17,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from llmgw.catalog.placeholders import check_argument, check_env_name, check_text, check_weights
+from llmgw.catalog.placeholders import (
+    check_argument,
+    check_env_name,
+    check_mount,
+    check_text,
+    check_weights,
+)
 from llmgw.catalog.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
 
 VERSION = 1
@@ -72,9 +78,18 @@ Text = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR)]
 Argument = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR, extra={"check": check_argument})]
 EnvText = Annotated[Any, Meta(extra_json_schema=_ANY_SCALAR, extra={"check": check_text})]
 Weights = Annotated[str, Meta(extra={"check": check_weights})]
+Mount = Annotated[str, Meta(examples=["/models:/models:ro"], extra={"check": check_mount})]
 ImageName = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][!-~]*$", extra={"what": "an image's name, like ghcr.io/a/b:1"}),
+]
+Level = Annotated[str, Meta(pattern=r"^[12]$", extra={"what": "a sleep level, 1 or 2"})]
+Step = Annotated[
+    str,
+    Meta(
+        pattern=r"^/[!-~]*( \{.*\})?$",
+        extra={"what": "a path that begins with /, and a JSON body after a space"},
+    ),
 ]
 HttpPath = Annotated[str, Meta(pattern=r"^/[!-~]*$", extra={"what": "a path that begins with /"})]
 
@@ -87,18 +102,24 @@ class Scaling(Keys, frozen=True):
     min: Annotated[Count, _doc("Replicas that always run; 0 = on demand.")] = 0
     max: Annotated[Count | UnsetType, _doc("Replicas at most; default max(min, 1).")] = UNSET
     idle_timeout: Annotated[
-        OrNever, _doc("An on-demand replica is put to sleep after this long without a request.")
+        OrNever, _doc("An on-demand replica is stopped, or sleeps, after this long without a request.")
     ] = "10m"
     min_up: Annotated[
-        Duration, _doc("A replica is not put to sleep sooner than this after it came up.")
+        Duration,
+        _doc("A replica is neither put to sleep nor evicted sooner than this after it came up."),
     ] = "2m"
     yield_after: Annotated[
         Duration,
-        _doc("A busy on-demand replica makes room for a waiting model after this.", only=["2m"]),
+        _doc("A busy on-demand replica makes room once others have waited this long for it."),
     ] = "2m"
-    priority: Annotated[Count, _doc("Who yields first when room is short.", only=["0"])] = 0
+    priority: Annotated[
+        Count, _doc("Who is served first when room is short; busy ones yield to no lower one.")
+    ] = 0
     cost: Annotated[
-        Amount | UnsetType, _doc("What a wake-up costs; learned by default.", only=[])
+        Amount | UnsetType,
+        _doc(
+            "What a load costs: of two last used together the cheaper one goes; default: seconds."
+        ),
     ] = UNSET
 
 
@@ -161,13 +182,13 @@ class Serving(Timing, frozen=True):
         Duration, _doc("How long a request may wait for the model to load.")
     ] = "5m"
     lost_after: Annotated[
-        OrNever, _doc("When a silent node's replicas count as lost.", only=["never"])
+        OrNever, _doc("When a silent node's replicas count as lost, and are replaced elsewhere.")
     ] = "never"
     on_change: Annotated[
         Literal["roll", "keep"], _doc("What happens to running engines whose fingerprint changed.")
     ] = "roll"
     max_unavailable: Annotated[
-        Positive, _doc("Replicas a roll may take away at a time.", only=["1"])
+        Positive, _doc("Replicas a roll may take away at a time, once a new one is ready.")
     ] = 1
 
 
@@ -186,6 +207,27 @@ class Circuit(Keys, frozen=True):
     power_w: Annotated[
         float, Meta(gt=0, le=MAX_NUMBER), _doc("Watts that the nodes on it may draw together.")
     ]
+
+
+class SleepLevel(Keys, frozen=True):
+    sleep: Annotated[
+        tuple[Step, ...],
+        _doc("POSTs that put it to sleep: a path each, a JSON body after a space."),
+    ] = ()
+    wake: Annotated[tuple[Step, ...], _doc("POSTs that wake it again; twice is as once.")] = ()
+
+
+class Sleeps(Keys, frozen=True):
+    """How an engine is put to sleep and woken, where it can be."""
+
+    asleep: Annotated[
+        HttpPath, _doc("Answers a GET with is_sleeping, true or false, and wakes nobody.")
+    ]
+    levels: Annotated[dict[Level, SleepLevel], _doc("By the level that a profile asks for.")]
+    args: Annotated[
+        tuple[Argument, ...], _doc("Appended where a profile asks for sleep.", hint=_ARGV)
+    ] = ()
+    env: Annotated[dict[EnvName, EnvText], _doc("Environment where a profile asks for sleep.")] = {}
 
 
 class Engine(Keys, frozen=True):
@@ -211,6 +253,9 @@ class Engine(Keys, frozen=True):
         Literal["llama.cpp", "vllm", "sglang", "ollama"] | UnsetType,
         _doc("As which engine it says where the model was put, and how far its load is."),
     ] = UNSET
+    sleeps: Annotated[
+        Sleeps | UnsetType, _doc("How it is put to sleep and woken; default: it cannot sleep.")
+    ] = UNSET
     upstream_key: Annotated[bool, _doc("The gateway sends Authorization: Bearer ${api_key}.")] = (
         False
     )
@@ -234,6 +279,13 @@ class Profile(Engine, frozen=True, kw_only=True):
         ImageName | UnsetType,
         _doc("For docker and podman; a command is appended to its entrypoint, an engine's is not."),
     ] = UNSET
+    mounts: Annotated[
+        tuple[Mount, ...],
+        _doc(
+            "What a container sees of the host, SOURCE:TARGET[:ro|rw], besides the weights; a model hub's cache, say.",
+            hint="write a list, [/models:/models:ro]",
+        ),
+    ] = ()
     args: Annotated[
         tuple[Argument, ...], _doc("Appended to the command; taken as written.", hint=_ARGV)
     ] = ()
@@ -247,10 +299,11 @@ class Profile(Engine, frozen=True, kw_only=True):
         _doc("${weights}: a file or directory, or {default: A, NODE: B}."),
     ] = UNSET
     nodes: Annotated[Positive, _doc("One shard per node; rank 0 is the leader.")] = 1
-    gpus: Annotated[Count, _doc("Per node; 0 = CPU.")] = 0
+    gpus: Annotated[Count, _doc("Per node; 0 = CPU. Unset with gpus_exact: all that it names.")] = 0
     gpus_exact: Annotated[
-        tuple[str, ...] | UnsetType, _doc("These very GPUs: UUIDs or NODE:INDEX.", only=[])
-    ] = UNSET
+        tuple[str, ...],
+        _doc("Only these GPUs: UUIDs, or NODE:INDEX, which moves when a card is lost."),
+    ] = ()
     gpu_memory: Annotated[
         Size | UnsetType, _doc("Per GPU, which is then shared; unset: the whole GPU, alone.")
     ] = UNSET
@@ -263,7 +316,11 @@ class Profile(Engine, frozen=True, kw_only=True):
         Name | UnsetType, _doc("All shards on this fabric; `any` = one they share.")
     ] = UNSET
     sleep: Annotated[
-        Literal["off", "1", "2"], _doc("vLLM's sleep level while idle.", only=["off"])
+        Literal["off", "1", "2"],
+        _doc(
+            "How deep an idle on-demand replica sleeps instead of being stopped: 1 keeps its weights "
+            "in host memory, 2 drops them."
+        ),
     ] = "off"
     start_timeout: Annotated[Duration, _START_TIMEOUT] = "15m"
     drain_timeout: Annotated[Duration, _DRAIN_TIMEOUT] = "2m"

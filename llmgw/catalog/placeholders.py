@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from llmgw.catalog.words import nearest, quoted, refuse
+from llmgw.core import mount
 from llmgw.core.types.catalog import PLACEHOLDERS
 
 _DOLLAR = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
@@ -47,6 +48,19 @@ def check_weights(text: str) -> None:
     check_text(text)
     if "weights" in used(text):
         refuse("${weights} inside weights", "write the path")
+
+
+def check_mount(text: str) -> None:
+    """As `check_argument`: it becomes an argument of the container's runtime."""
+    found = mount.parse(text)
+    if found is None:
+        refuse(f"{quoted(text)} is no mount", "write SOURCE:TARGET or SOURCE:TARGET:ro")
+        return
+    check_argument(text)
+    for path in (found.source, found.target):
+        why = mount.wrong(path)
+        if why:
+            refuse(f"{quoted(text)}: {quoted(path)} {why}", "write the whole path")
 
 
 def check_env_name(name: str) -> None:

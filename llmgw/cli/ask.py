@@ -102,15 +102,9 @@ def _ask(
 ) -> Any:
     import json
 
-    host, port, base = _address(peer)
-    head = [f"{method} {base}{path} HTTP/1.0", f"Host: {peer.place}", "Accept: application/json"]
-    if peer.token:
-        head.append(f"Authorization: Bearer {peer.token}")
-    data = b""
-    if body is not None:
-        data = json.dumps(body).encode()
-        head += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-    request = "\r\n".join([*head, "", ""]).encode("latin-1", "replace") + data
+    host, port, base = address(peer)
+    data = None if body is None else json.dumps(body).encode()
+    request = head(peer, method, f"{base}{path}", data)
     try:
         status, raw = _exchange(host, port, request, timeout_s)
     except _UnansweredError as e:
@@ -121,7 +115,7 @@ def _ask(
         msg = f"{peer.what} at {peer.place} does not answer ({e}); what was asked may still be done"
         raise UnreachableError(msg, "`llmgw status` shows it") from e
     except OSError as e:
-        msg = f"no {peer.what} at {peer.place}: {_reason(e, timeout_s)}"
+        msg = f"no {peer.what} at {peer.place}: {reason(e, timeout_s)}"
         raise UnreachableError(msg, peer.hint) from e
     try:
         found = json.loads(raw) if raw.strip() else None
@@ -129,10 +123,20 @@ def _ask(
         msg = f"what answers at {peer.place} is not {peer.what}: {raw[:40]!r} is not JSON"
         hint = "is another program on that port? name the right one: LLMGW_CONTROL"
         raise UnreachableError(msg, hint) from e
-    return _answer(peer, status, found)
+    return answer(peer, status, found)
 
 
-def _address(peer: Peer) -> tuple[str, int, str]:
+def head(peer: Peer, method: str, path: str, data: bytes | None = None) -> bytes:
+    """The whole request. HTTP/1.0: its answer ends where the connection does."""
+    lines = [f"{method} {path} HTTP/1.0", f"Host: {peer.place}", "Accept: application/json"]
+    if peer.token:
+        lines.append(f"Authorization: Bearer {peer.token}")
+    if data is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + (data or b"")
+
+
+def address(peer: Peer) -> tuple[str, int, str]:
     """Host, port and path of `http://HOST[:PORT][/PATH]`."""
     scheme, _, rest = peer.url.partition("://")
     place, slash, path = rest.partition("/")
@@ -145,7 +149,7 @@ def _address(peer: Peer) -> tuple[str, int, str]:
 
 
 def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[int, bytes]:
-    """One HTTP/1.0 exchange: its answer ends where the connection does. http.client would be half of `status` (P10)."""
+    """One exchange. http.client would be half of `status` (P10)."""
     import socket
 
     parts = []
@@ -155,9 +159,9 @@ def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[i
             while part := sock.recv(1 << 16):
                 parts.append(part)
         except OSError as e:
-            raise _UnansweredError(_reason(e, timeout_s)) from e
-    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
-    first, *fields = head.decode("latin-1").split("\r\n")
+            raise _UnansweredError(reason(e, timeout_s)) from e
+    top, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    first, *fields = top.decode("latin-1").split("\r\n")
     protocol, _, rest = first.partition(" ")
     length = next((f for f in fields if f.lower().startswith("content-length:")), "")
     wanted = length.partition(":")[2].strip()
@@ -170,7 +174,7 @@ def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[i
     return int(rest[:3]), body
 
 
-def _reason(error: Exception, timeout_s: float) -> str:
+def reason(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, OSError) and error.errno:
@@ -178,7 +182,7 @@ def _reason(error: Exception, timeout_s: float) -> str:
     return str(error) or type(error).__name__
 
 
-def _answer(peer: Peer, status: int, found: Any) -> Any:
+def answer(peer: Peer, status: int, found: Any) -> Any:
     if status < BAD_REQUEST:
         return found
     said = found.get("error") if isinstance(found, dict) else None

@@ -7,12 +7,17 @@ from typing import Annotated
 import typer
 
 from llmgw import config
-from llmgw.cli import ask, options
+from llmgw.cli import ask, names, options
 from llmgw.cli.sure import named
 
 
 def clear(
-    name: Annotated[str, typer.Argument(metavar="REPLICA|MODEL", help="What to clear.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="REPLICA|MODEL", help="What to clear.", autocompletion=names.running
+        ),
+    ],
     control: options.ControlUrl = None,
 ) -> None:
     """Forget the failures of a model that was given up, so that it may start again."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmgw import config
+from llmgw import config, lean
 from llmgw.cli import options
 from llmgw.errors import UsageError
 
@@ -27,6 +27,7 @@ AGENT_KEYS = (
     "power_w",
     "circuit",
     "gpus",
+    "gpu_power_limit_w",
     "insecure",
 )
 
@@ -37,6 +38,8 @@ def control(
     inventory: options.Inventory = None,
     listen: options.ControlListen = None,
     gateway: options.GatewayOrNone = None,
+    lease: options.Lease = None,
+    standby: options.Standby = False,
     settle_timeout: options.SettleTimeout = None,
     keep_unknown: options.KeepUnknown = False,
     require_plan: options.RequirePlan = None,
@@ -64,6 +67,8 @@ def control(
             inventory=file,
             listen=given.address("listen", config.CONTROL_LISTEN),
             gateway=gateway_place,
+            lease=given.text("lease", "file"),
+            standby=given.switch("standby"),
             settle_timeout_s=_seconds(given, "settle_timeout", "60s"),
             keep_unknown=given.switch("keep_unknown"),
             require_plan=given.text("require_plan", ""),
@@ -89,6 +94,7 @@ def agent(
     power_w: options.PowerW = None,
     circuit: options.Circuit = None,
     gpus: options.Gpus = None,
+    gpu_power_limit_w: options.GpuPowerLimitW = None,
     insecure: options.Insecure = False,
     config_file: options.ConfigFile = None,
 ) -> int:
@@ -100,6 +106,7 @@ def agent(
     path = Path(config.Given({"config": config_file}).text("config", ""))
     file = config.read_file(path, AGENT_KEYS) if path.name else None
     given = config.Given(flags, file=file, path=path)
+    lean.load()
     from llmgw.agent.run import run
     from llmgw.agent.settings import AgentSettings
     from llmgw.cli import log
@@ -122,6 +129,7 @@ def agent(
             power_w=given.number("power_w"),
             circuit=given.text("circuit", "") or None,
             gpus=given.text("gpus", "auto"),
+            gpu_power_limit_w=given.number("gpu_power_limit_w"),
             token=config.token("LLMGW_NODE_TOKEN", folder / "node-token"),
             operator_token=config.token("LLMGW_TOKEN"),
             insecure=given.switch("insecure"),
@@ -150,6 +158,7 @@ def gateway(
 
     TERM ends it once the requests in flight are done.
     """
+    lean.load("structlog")
     from llmgw.cli import log
     from llmgw.gateway.main import run, run_worker
     from llmgw.gateway.settings import GatewaySettings, default_workers

@@ -21,7 +21,7 @@ EXIT_PIPE = 141
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 #: Whose code writes the answer: the last of a traceback that ends where that failed.
 _WRITERS = ("typer.", "click.", "rich.", "llmgw.cli.", "llmgw.render.")
-SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN")
+SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN", "LLMGW_ETCD_PASSWORD")
 
 
 def run(argv: list[str]) -> int:

@@ -8,16 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from llmgw import config
-from llmgw.cli import ask, options
+from llmgw.cli import ask, names, options
 from llmgw.cli.sure import Yes, named, say, sure
 
 Json = dict[str, Any]
+#: What follows when there is no key any more; as `control.keys` has it.
+OPEN = "with none left everybody may ask on loopback, and of a gateway with --insecure; else nobody"
 app = typer.Typer(
     help="Make, list and revoke API keys of the gateway's clients.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is, e.g. open-webui.")]
+Known = Annotated[
+    str, typer.Argument(metavar="NAME", help="Whose key it is.", autocompletion=names.keys)
+]
 Offline = Annotated[
     Path | None,
     typer.Option(help="With no control running: the inventory file to write it into."),
@@ -83,12 +88,7 @@ def list_(
     from llmgw.render.keys import page
     from llmgw.render.page import look, show
 
-    if inventory is not None:
-        from llmgw.control import keys, store
-
-        found = keys.shown(store.read_keys(inventory))
-    else:
-        found = ask.get(_peer(control), "/api/v1/keys")["keys"]
+    found = _found(inventory, None if inventory is not None else _peer(control))
     if output == "json":
         typer.echo(json.dumps({"schema": "llmgw.keys/1", "keys": found}, indent=2))
     else:
@@ -97,30 +97,49 @@ def list_(
 
 @app.command()
 def revoke(
-    name: Name,
+    name: Known,
     yes: Yes = False,
     inventory: Offline = None,
     control: options.ControlUrl = None,
 ) -> None:
-    """Revoke an API key: gateways refuse it from now on; requests that it began run to their end."""
+    """Revoke an API key: gateways refuse it from now on; requests that it began run to their end.
+
+    The last one goes only if you say yes to that: with no key left a gateway may serve everybody.
+    """
     from urllib.parse import quote
 
     named(name, "NAME")
     peer = None if inventory is not None else _peer(control)
-    what = f"clients that use the API key {name} will be refused"
-    sure(what, "Revoke it?", yes=yes, otherwise="no key was revoked")
-    if inventory is not None:
-        answer = _offline_revoke(inventory, name)
+    last = False
+    if not yes:
+        last = _names(inventory, peer) == [name]
+        what = f"clients that use the API key {name} will be refused"
+        what += f", and it is the last one: {OPEN}" if last else ""
+        sure(what, "Revoke it?", yes=False, otherwise="no key was revoked")
+    if peer is None:
+        assert inventory is not None
+        answer = _offline_revoke(inventory, name, last=last or yes)
     else:
-        assert peer is not None
-        answer = ask.post(peer, f"/api/v1/keys/{quote(name, safe='')}/revoke")
+        path = f"/api/v1/keys/{quote(name, safe='')}/revoke"
+        answer = ask.post(peer, path, {"last": last or yes})
     _lasting(answer)
     typer.echo(f"revoked {name}")
     if not answer["left"]:
-        say(
-            "it was the last one: everybody may ask now on loopback, and of a gateway with --insecure; "
-            "else nobody; `llmgw key add NAME` makes another"
-        )
+        say(f"it was the last one: {OPEN}; `llmgw key add NAME` makes another")
+
+
+def _found(inventory: Path | None, peer: ask.Peer | None) -> list[Json]:
+    if peer is not None:
+        found: list[Json] = ask.get(peer, "/api/v1/keys")["keys"]
+        return found
+    from llmgw.control import keys, store
+
+    assert inventory is not None
+    return keys.shown(store.read_keys(inventory))
+
+
+def _names(inventory: Path | None, peer: ask.Peer | None) -> list[str]:
+    return [key["id"] for key in _found(inventory, peer)]
 
 
 def _peer(control: str | None) -> ask.Peer:
@@ -147,12 +166,10 @@ def _online_add(control: str | None, want: Json) -> Json:
     return answer
 
 
-def _offline_revoke(inventory: Path, name: str) -> Json:
+def _offline_revoke(inventory: Path, name: str, *, last: bool) -> Json:
     from llmgw.control import keys, store
 
     def edit(there: keys.Keys, _: str) -> tuple[keys.Keys, Json]:
-        if name not in there:
-            raise keys.unknown(name, there)
-        return keys.without(there, name), {"left": len(there) - 1}
+        return keys.without(there, name, last=last), {"left": len(there) - 1}
 
     return store.edit_keys(inventory, edit)

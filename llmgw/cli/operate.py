@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from llmgw import config
-from llmgw.cli import ask, options
+from llmgw.cli import ask, names, options
 from llmgw.cli.sure import say, stay
 
 Json = dict[str, Any]
@@ -33,7 +33,12 @@ def resume(control: options.ControlUrl = None) -> None:
 
 def confirm(
     digest: Annotated[
-        str, typer.Argument(metavar="DIGEST", help="As `status` or `adopt --dry-run` shows it.")
+        str,
+        typer.Argument(
+            metavar="DIGEST",
+            help="As `status` or `adopt --dry-run` shows it.",
+            autocompletion=names.digest,
+        ),
     ],
     control: options.ControlUrl = None,
 ) -> None:

@@ -102,6 +102,14 @@ PowerW = Annotated[
     float | None,
     typer.Option("--power-w", help="Watts this node may draw. [env: LLMGW_POWER_W]"),
 ]
+GpuPowerLimitW = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-power-limit-w",
+        help="Watts each NVIDIA GPU may draw: set where that is permitted (root), else a warning; "
+        "left as it is if not given. [env: LLMGW_GPU_POWER_LIMIT_W]",
+    ),
+]
 Circuit = Annotated[
     str | None, typer.Option(help="Breaker panel it hangs on. [env: LLMGW_CIRCUIT]")
 ]
@@ -120,6 +128,22 @@ KeepUnknown = Annotated[
     bool,
     typer.Option(
         "--keep-unknown", help="Leave engines that nothing claims. [env: LLMGW_KEEP_UNKNOWN]"
+    ),
+]
+Lease = Annotated[
+    str | None,
+    typer.Option(
+        metavar="file|etcd://...",
+        help="Who leads among several controls: file, on one host, or etcd://H1:2379,H2:2379[?ttl=10s]; "
+        "etcds:// for TLS with ca=, cert=, key=. [env: LLMGW_LEASE] [default: file]",
+    ),
+]
+Standby = Annotated[
+    bool,
+    typer.Option(
+        "--standby",
+        help="Where another control has the file's lease, wait for it and take over. "
+        "[env: LLMGW_STANDBY]",
     ),
 ]
 RequirePlan = Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from llmgw import config
-from llmgw.cli import ask, options
+from llmgw.cli import ask, names, options
 from llmgw.cli.local import status_of
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN, LlmgwError, UnreachableError
 
@@ -24,7 +24,12 @@ def status(
     context: typer.Context,
     *,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Only this node, model, alias or replica.")
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Only this node, model, alias or replica.",
+            autocompletion=names.anything,
+        ),
     ] = "",
     output: Annotated[
         Literal["table", "wide", "json"], typer.Option("-o", "--output", help="Form of the answer.")
@@ -51,10 +56,10 @@ def status(
     if check:
         return _check(given, output)
     if not watch:
-        found, code = _fetch(given)
+        found, code = _fetch(given, name)
         _print(found, name, output, color)
         return code
-    found, _ = _fetch(given)
+    found, _ = _fetch(given, name)
     while True:
         seen = look(color)
         if output == "json":
@@ -65,15 +70,18 @@ def status(
                 sys.stdout.write(CLEAR)
             _print(found, name, output, color)
         time.sleep(WATCH_S)
-        found = _again(given, found)
+        found = _again(given, found, name)
 
 
-def _fetch(given: config.Given) -> tuple[Json, int]:
-    """The status and the exit code that its source deserves."""
+def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
+    """The status and the exit code that its source deserves; of a model called so also where it could go."""
+    from urllib.parse import quote
+
+    path = f"/api/v1/status?places={quote(name, safe='')}" if name else "/api/v1/status"
     away = UnreachableError("no control was named")
     for peer in ask.control(given):
         try:
-            found: Json = ask.get(peer, "/api/v1/status")
+            found: Json = ask.get(peer, path)
         except UnreachableError as e:
             away = e
             continue
@@ -86,10 +94,10 @@ def _fetch(given: config.Given) -> tuple[Json, int]:
     return status_of(report, away.message), EXIT_UNKNOWN
 
 
-def _again(given: config.Given, last: Json) -> Json:
+def _again(given: config.Given, last: Json, name: str) -> Json:
     """A control that restarts meanwhile does not end the watch; the last picture stays."""
     try:
-        return _fetch(given)[0]
+        return _fetch(given, name)[0]
     except UnreachableError as e:
         print(f"llmgw: {e.message}", file=sys.stderr)  # noqa: T201
         return last

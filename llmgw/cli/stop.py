@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from llmgw import config
-from llmgw.cli import ask, options
+from llmgw.cli import ask, names, options
 from llmgw.cli.sure import Yes, counted, named, say, sure
 from llmgw.errors import LlmgwError, UsageError
 
@@ -30,7 +30,12 @@ class Target(NamedTuple):
 
 
 def stop(
-    name: Annotated[str, typer.Argument(metavar="MODEL|REPLICA|SHARD", help="What to stop.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|REPLICA|SHARD", help="What to stop.", autocompletion=names.running
+        ),
+    ],
     force: Annotated[
         bool,
         typer.Option(
@@ -167,7 +172,12 @@ def _say_forced(answer: Json) -> None:
 
 
 def forget(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that will not come back.")],
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE", help="A node that will not come back.", autocompletion=names.nodes
+        ),
+    ],
     yes: Yes = False,
     control: options.ControlUrl = None,
 ) -> None:
@@ -182,7 +192,7 @@ def forget(
     status: Json = ask.get(peer, "/api/v1/status")
     row = next((n for n in status["nodes"] if n["node"] == node), None)
     if row is not None:
-        if row["state"] in {"ready", "read-only"}:
+        if row["state"] in {"ready", "read-only", "draining", "drained"}:
             msg = f"node {node} is connected and would be back at once"
             raise LlmgwError(msg, "stop its agent first", code="connected")
         sure(_dropped(status, node), "Forget it?", yes=yes, otherwise=f"{node} is kept")

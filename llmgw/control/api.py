@@ -21,12 +21,26 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from llmgw import __version__, catalog
-from llmgw.control import calls, keyring, keys, looks, reloads, stops, takeover, verbs
+from llmgw.control import (
+    calls,
+    cordons,
+    engine_logs,
+    given,
+    keyring,
+    keys,
+    looks,
+    peers,
+    reloads,
+    stops,
+    takeover,
+    verbs,
+    wake,
+    web,
+)
 from llmgw.control.guard import Guard, Tokens, body, refusal
 from llmgw.control.loop import Control
 from llmgw.control.metrics import exposition
 from llmgw.control.sessions import POLL_S, stamped
-from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import Commands, Events
 from llmgw.core.types.routes import Demand
 from llmgw.errors import LlmgwError, UsageError
@@ -64,7 +78,11 @@ def _answered(handler: Handler, control: Control) -> Handler:
 
     async def answer(request: Request) -> Response:
         try:
-            return await handler(request)
+            if peers.leaders(control, request.method, request.url.path):
+                return await _passed_on(request, control)
+            said = await handler(request)
+            if request.method != "GET" and request.url.path.startswith("/api/v1/"):
+                await control.lease.left()
         except LlmgwError as e:
             return refusal(e)
         except ClientDisconnect:
@@ -74,8 +92,19 @@ def _answered(handler: Handler, control: Control) -> Handler:
             control.story.log.exception("a request failed", kind="bug", request=where)
             msg = f"{where} failed inside control: {type(e).__name__}"
             return refusal(LlmgwError(msg, "its log has the details", code="bug", status=500))
+        return said
 
     return answer
+
+
+async def _passed_on(request: Request, control: Control) -> Response:
+    """Asked of a standby, answered by the leader."""
+    path = f"{request.url.path}?{request.url.query}".rstrip("?")
+    headers = request.headers
+    status, said = await peers.passed_on(
+        control, request.method, path, await body(request), headers
+    )
+    return Response(said, status, media_type="application/json")
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
@@ -110,22 +139,33 @@ class Api:
             ("POST", "/api/v1/plan", self.plan_for, "the same for a catalog in the body"),
             ("POST", "/api/v1/adopt", self.adopt, "survey the fleet now, or take an engine over"),
             ("GET", "/api/v1/events", self.story, "what happened; follow=1 streams"),
+            ("GET", "/api/v1/logs/{name}/{rank}", self.logs, "an engine's log; follow=1 streams"),
             ("GET", "/api/v1/leader", self.leader, "who leads"),
+            ("POST", "/api/v1/standbys", self.standbys, "a standby is there, and what it lacks"),
             ("GET", "/api/v1/catalog", self.catalog, "the catalog in use, redacted"),
             ("POST", "/api/v1/catalog", self.reload, "read the catalog from disk again"),
             ("PUT", "/api/v1/catalog", self.put_catalog, "write the catalog to disk and use it"),
             ("POST", "/api/v1/pause", self.pause, "end nothing that nobody asked for"),
             ("POST", "/api/v1/resume", self.resume, "the end of a pause"),
             ("POST", "/api/v1/confirm", self.confirm, "let happen what is blocked, by its digest"),
+            (
+                "POST",
+                "/api/v1/models/{name}/wake",
+                self.wake,
+                "have a model up, or see what it takes",
+            ),
             ("POST", "/api/v1/models/{name}/stop", self.stop_model, "drain and stop its replicas"),
             ("POST", "/api/v1/replicas/{name}/stop", self.stop, "drain and stop a replica"),
             ("POST", "/api/v1/replicas/{name}/clear", self.clear, "forget failures"),
+            ("POST", "/api/v1/nodes/{name}/drain", self.drain, "nothing of ours there any more"),
+            ("POST", "/api/v1/nodes/{name}/undrain", self.undrain, "the end of a drain"),
             ("POST", "/api/v1/nodes/{name}/forget", self.forget, "remove a node for good"),
             ("GET", "/api/v1/keys", self.keys, "API keys of clients, without their secrets"),
             ("POST", "/api/v1/keys", self.add_key, "make an API key; it is shown this once"),
             ("POST", "/api/v1/keys/{name}/revoke", self.revoke_key, "an API key ends at once"),
             ("POST", "/api/v1/end", self.end, "drain and stop every engine"),
             ("POST", "/api/v1/shutdown", self.shutdown, "end control and its gateway"),
+            *(("GET", path, web.answer, "the page for people") for path in sorted(web.OPEN)),
             ("GET", "/healthz", self.healthz, "the process answers"),
             ("GET", "/readyz", self.readyz, "control leads and has looked at the fleet"),
             ("GET", "/metrics", self.metrics, "figures for Prometheus"),
@@ -148,12 +188,12 @@ class Api:
 
     async def commands(self, request: Request) -> Response:
         session = self.control.sessions.get(request.query_params.get("session", ""))
-        found = await self.control.sessions.poll(session, _number(request, "after", 0))
-        token = self.control.token
+        found = await self.control.sessions.poll(session, given.number(request, "after", 0))
+        token, acting = self.control.token, self.control.acting  # as of the moment it leaves (F22)
         return _json(
             Commands(
-                commands=tuple(stamped(c, token) for c in found),
-                leader=self.control.leading,
+                commands=tuple(stamped(c, token) for c in found if acting),
+                leader=acting,
                 epoch=token.epoch,
             )
         )
@@ -164,10 +204,12 @@ class Api:
     async def routes(self, request: Request) -> Response:
         """The whole table at once when the asker has another, else when it changes (A50)."""
         control = self.control
-        version = _number(request, "version", -1)
+        version = given.number(request, "version", -1)
         if not control.routes.version:
             msg = "there is no route table yet"
             raise LlmgwError(msg, control.blocked, code="not_leading", status=503)
+        if control.leader is not None and control.routes.version <= version:
+            return Response(status_code=204)  # a standby has nothing newer: ask the leader
         if control.routes.version == version and not control.closing:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -185,8 +227,8 @@ class Api:
 
     # -- operators
 
-    async def status(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
-        return _json(looks.status(self.control))
+    async def status(self, request: Request) -> Response:
+        return _json(looks.status(self.control, request.query_params.get("places", "")))
 
     async def plan(self, request: Request) -> Response:
         path = request.query_params.get("catalog", "")
@@ -196,7 +238,7 @@ class Api:
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
     async def plan_for(self, request: Request) -> Response:
-        other = await asyncio.to_thread(_posted_catalog, await body(request))
+        other = await asyncio.to_thread(given.posted_catalog, await body(request))
         partial = request.query_params.get("allow_partial", "") in ("1", "true")
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
@@ -211,14 +253,14 @@ class Api:
         return found
 
     async def adopt(self, request: Request) -> Response:
-        given = _object(await body(request))
-        if "pid" in given:
-            return _json(await takeover.takeover(self.control, **takeover.parsed(given)))
-        partial = given.get("allow_partial") is True
+        told = given.object_of(await body(request))
+        if "pid" in told:
+            return _json(await takeover.takeover(self.control, **takeover.parsed(told)))
+        partial = told.get("allow_partial") is True
         return _json(await looks.adopt(self.control, allow_partial=partial))
 
     async def story(self, request: Request) -> Response:
-        after = _number(request, "after", 0)
+        after = given.number(request, "after", 0)
         if request.query_params.get("follow") == "1":
             return StreamingResponse(self._follow(after), media_type="application/x-ndjson")
         return _json({"schema": "llmgw.events/1", "events": self.control.story.after(after)})
@@ -231,17 +273,17 @@ class Api:
                 yield msgspec.json.encode(event) + b"\n"
             await more.wait()
 
+    async def logs(self, request: Request) -> Response:
+        return await engine_logs.answer(self.control, request)
+
     async def leader(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         control = self.control
-        return _json(
-            {
-                "name": control.name,
-                "leader": control.leading,
-                "epoch": control.state.epoch,
-                "leader_uuid": control.state.leader_uuid,
-                "lease": control.lease.name,
-            }
-        )
+        about = {"leader": control.leading, "leader_uuid": control.state.leader_uuid}
+        return _json(control.peers.document(control.now().mono) | about)
+
+    async def standbys(self, request: Request) -> Response:
+        told = decode(await body(request), peers.Told)
+        return _json(self.control.peers.heard(told, self.control.now().mono))
 
     async def catalog(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         catalogs = self.control.catalogs
@@ -250,27 +292,32 @@ class Api:
         return _json(document | about)
 
     async def reload(self, request: Request) -> Response:
-        given = _object(await body(request))
-        return _json(await reloads.reload(self.control, **_shown(given)))
+        told = given.object_of(await body(request))
+        return _json(await reloads.reload(self.control, **given.shown(told)))
 
     async def put_catalog(self, request: Request) -> Response:
-        given = _object(await body(request))
-        text = _one_text(given.get("catalog"))
-        return _json(await reloads.reload(self.control, text=text, **_shown(given)))
+        told = given.object_of(await body(request))
+        text = given.one_text(told.get("catalog"))
+        return _json(await reloads.reload(self.control, text=text, **given.shown(told)))
 
     async def pause(self, request: Request) -> Response:
-        why = _object(await body(request)).get("why")
+        why = given.object_of(await body(request)).get("why")
         return _json(await verbs.pause(self.control, "" if why is None else str(why)))
 
     async def resume(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         return _json(await verbs.resume(self.control))
 
     async def confirm(self, request: Request) -> Response:
-        digest = _object(await body(request)).get("digest")
+        digest = given.object_of(await body(request)).get("digest")
         return _json(await verbs.confirm(self.control, str(digest or "")))
 
+    async def wake(self, request: Request) -> Response:
+        dry_run = given.object_of(await body(request)).get("dry_run") is True
+        name = request.path_params["name"]
+        return _json(await wake.wake(self.control, name, dry_run=dry_run))
+
     async def stop_model(self, request: Request) -> Response:
-        if _object(await body(request)).get("force") is True:
+        if given.object_of(await body(request)).get("force") is True:
             msg = "force releases one shard, not a model"
             raise UsageError(msg, 'POST /api/v1/replicas/{name}/stop {"force": true, "rank": 0}')
         return _json(await stops.model(self.control, request.path_params["name"]))
@@ -278,12 +325,12 @@ class Api:
     async def stop(self, request: Request) -> Response:
         """`rank` names a shard. Without `force` it stands for its whole replica, but there must be one."""
         name = request.path_params["name"]
-        given = _object(await body(request))
-        rank = given.get("rank")
+        told = given.object_of(await body(request))
+        rank = told.get("rank")
         if rank is not None and type(rank) is not int:
             msg = "rank is not a whole number"
             raise UsageError(msg, "name the shard: REPLICA/0 is rank 0")
-        if given.get("force") is not True:
+        if told.get("force") is not True:
             return _json(await stops.replica(self.control, name, rank))
         return _json(await stops.force(self.control, name, rank))
 
@@ -293,6 +340,14 @@ class Api:
     async def forget(self, request: Request) -> Response:
         return _json(await verbs.forget(self.control, request.path_params["name"]))
 
+    async def drain(self, request: Request) -> Response:
+        gpu = cordons.gpu_given(given.object_of(await body(request)))
+        return _json(await cordons.drain(self.control, request.path_params["name"], gpu))
+
+    async def undrain(self, request: Request) -> Response:
+        gpu = cordons.gpu_given(given.object_of(await body(request)))
+        return _json(await cordons.undrain(self.control, request.path_params["name"], gpu))
+
     async def keys(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         return _json({"keys": keys.shown(self.control.keeper.keys)})
 
@@ -300,7 +355,8 @@ class Api:
         return _json(await keyring.add(self.control, decode(await body(request), keys.Wanted)))
 
     async def revoke_key(self, request: Request) -> Response:
-        return _json(await keyring.revoke(self.control, request.path_params["name"]))
+        want = decode(await body(request), keys.Revoking)
+        return _json(await keyring.revoke(self.control, request.path_params["name"], want))
 
     async def end(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         return _json(await verbs.end(self.control))
@@ -339,51 +395,3 @@ class Api:
             }
         info = {"title": "llmgw control", "version": __version__}
         return _json({"openapi": "3.1.0", "info": info, "paths": paths})
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError:
-        msg = f"{name}={text[:40]!r} is not a number"
-        raise UsageError(msg) from None
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    if not data:
-        return {}
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
-        msg = f"the body is no JSON object: {e}"
-        raise UsageError(msg) from e
-
-
-def _shown(given: dict[str, Any]) -> dict[str, Any]:
-    """What the operator has looked at and said of it."""
-    return {"digest": str(given.get("digest") or ""), "confirm": given.get("confirm") is True}
-
-
-def _one_text(posted: Any) -> str:
-    """`{"catalog": text}`, or `{"catalog": {file: text}}` with one file: control's own file is one."""
-    texts = list(posted.values()) if isinstance(posted, dict) else [posted]
-    if len(texts) != 1 or not isinstance(texts[0], str):
-        msg = "catalog is not one text"
-        raise UsageError(msg, 'send {"catalog": TEXT}; control has one catalog file')
-    return texts[0]
-
-
-def _posted_catalog(data: bytes) -> Catalog:
-    """`{"catalog": {file: text}}` or `{"catalog": text}`; anything else is a catalog itself, JSON being YAML."""
-    given = _object(data)
-    posted = given.get("catalog")
-    if posted is None:
-        return catalog.loads(data.decode(), "the posted catalog")
-    if isinstance(posted, str):
-        return catalog.loads(posted, "the posted catalog")
-    try:
-        return catalog.load_sources(msgspec.convert(posted, dict[str, str]))
-    except msgspec.ValidationError as e:
-        msg = f"catalog is neither a text nor texts by their file's name: {e}"
-        raise UsageError(msg) from e

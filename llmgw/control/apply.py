@@ -13,7 +13,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from llmgw.core.drain import ASKED
+from llmgw.core.drain import WILLED
 from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import acknowledged
 from llmgw.core.reconcile.observe import observe
@@ -21,13 +21,15 @@ from llmgw.core.types.messages import Command, DrainShard, ForgetShard, StopShar
 from llmgw.core.types.plan import (
     Action,
     DrainReplica,
+    NapReplica,
     Plan,
     RollReplica,
     StartReplica,
     StopReplica,
     Wait,
 )
-from llmgw.core.types.state import DrainBegun, Placed, Shard, State
+from llmgw.core.types.sleep import SleepShard, WakeShard
+from llmgw.core.types.state import DozeBegun, DrainBegun, Placed, Shard, State, Turned
 
 #: Letters and digits that are not mistaken for each other when read aloud.
 _SUFFIX = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -84,6 +86,8 @@ class Performer(Struct):
                 self._drain(out, action, action.reason, now)
             case StopReplica():
                 self._stop(out, action)
+            case NapReplica():
+                self._nap(out, action, now)
             case Wait():
                 return Done(action, "", "")
             case _:
@@ -109,6 +113,16 @@ class Performer(Struct):
             out.state = observe(out.state, begun, now)
         out.commands += (drain_order(s, reason) for s in action.shards)
 
+    def _nap(self, out: Applied, action: NapReplica, now: float) -> None:
+        """An order goes out with the others that are repeated until their agent says that it has them."""
+        if action.step in ("doze", "stay"):
+            why = action.why if action.step == "doze" else ""
+            out.state = observe(out.state, DozeBegun(action.incarnation, why), now)
+            return
+        to = "asleep" if action.step == "sleep" else "loading"
+        for shard in action.shards:
+            out.state = observe(out.state, Turned(shard.node, shard.key, to), now)
+
     def _stop(self, out: Applied, action: StopReplica) -> None:
         """Now; one that is due later is only announced."""
         for shard in action.shards:
@@ -129,12 +143,14 @@ class Performer(Struct):
             {} if out.state.settling else out.state.draining
         )  # A46: no drain while settling
         if out.state.withheld:
-            remembered = {i: d for i, d in remembered.items() if d.reason in ASKED}
+            remembered = {i: d for i, d in remembered.items() if d.reason in WILLED}
         for node in out.state.nodes.values():
             for shard in node.shards:
                 drain = remembered.get(shard.incarnation)
                 if drain is not None and shard.holds and shard.report.desired == "running":
                     out.commands.append(drain_order(shard, drain.reason))
+                if shard.turned:
+                    out.commands.append(nap_order(shard))
         for shard in () if out.state.withheld else acknowledged(out.state):
             report = shard.report
             order = ForgetShard(shard=report.shard, incarnation=report.incarnation)
@@ -155,6 +171,17 @@ def _confirmed(state: State, plan: Plan) -> frozenset[str]:
         if not r.claimed or not r.kept or r.drift or r.have < r.want
     }
     return state.confirmed & (ends | state.draining.keys())
+
+
+def nap_order(shard: Shard) -> tuple[str, Command]:
+    report = shard.report
+    if shard.turned == "asleep":
+        order: Command = SleepShard(
+            shard=report.shard, incarnation=report.incarnation, reason="idle"
+        )
+    else:
+        order = WakeShard(shard=report.shard, incarnation=report.incarnation, reason="wanted")
+    return shard.node, order
 
 
 def drain_order(shard: Shard, reason: str) -> tuple[str, Command]:

@@ -10,6 +10,7 @@ from typing import Any
 from llmgw.control.crash import crash
 from llmgw.control.loop import Control
 from llmgw.control.sessions import Session
+from llmgw.core.asleep import told
 from llmgw.core.types.messages import (
     PROTOCOL,
     Events,
@@ -36,6 +37,8 @@ Json = dict[str, Any]
 
 async def register(control: Control, report: NodeReport, came_from: str) -> Registered:
     """Fold the complete inventory in, under an epoch above any that its agent obeyed; then answer with verdicts."""
+    if control.outranked(report):
+        await control.lease.rise(report.epoch_seen)  # beside the writer: a store may take its time
 
     def fold(now: float) -> Session:
         control.sessions.check(report, came_from, now)
@@ -44,6 +47,8 @@ async def register(control: Control, report: NodeReport, came_from: str) -> Regi
             why = f"{name} is called {report.node} now, by its node id"
             control.story.tell("renamed", why, node=report.node)
             control.fold(NodeForgotten(name), now)
+        if control.unfenced(report):
+            return control.sessions.open(report, came_from, now)
         control.fold(NodeRegistered(report), now)
         crash("registration_folded")
         control.rivals.pop(report.node, None)
@@ -56,7 +61,7 @@ async def register(control: Control, report: NodeReport, came_from: str) -> Regi
             epoch=control.state.epoch,
             leader_uuid=control.state.leader_uuid,
             leader=control.leading,
-            lease=control.lease.name,
+            lease=control.lease.id,
             protocol=PROTOCOL,
             read_only=session.read_only,
             programs=control.catalogs.programs,
@@ -125,7 +130,10 @@ def _changed(control: Control, message: Events, now: float) -> bool:
 
 def _alike(control: Control, session: Session, theirs: str, now: float) -> bool:
     """False asks for a complete report; not again where the last one left both pictures as they were."""
-    ours = _digest(control.state.nodes[session.node])
+    there = control.state.nodes.get(session.node)
+    if there is None or not there.settled:
+        return True  # its complete report is asked for already
+    ours = _digest(there)
     if not theirs or theirs == ours:
         control.sessions.agree(session)
         return True
@@ -143,7 +151,7 @@ def _alike(control: Control, session: Session, theirs: str, now: float) -> bool:
 def _digest(node: Node) -> str:
     """Of what the agent has told; what was only placed it may not know yet."""
     return shards_digest(
-        tuple(s.report for s in node.shards if not s.missing and s.origin != PLACED)
+        tuple(told(s) for s in node.shards if not s.missing and s.origin != PLACED)
     )
 
 

@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from llmgw.control import web
 from llmgw.control.settings import allowed_host
 from llmgw.errors import CatalogError, LlmgwError, UnauthorisedError
 
 #: A node with thousands of shards stays far below.
 BODY_BYTES = 32 << 20
 _SERVER = 500
-_OPEN = frozenset({"/healthz", "/readyz"})
+_OPEN = frozenset({"/healthz", "/readyz"}) | web.OPEN
 _NODES = ("/agent/v1/", "/gateway/v1/")
 _TYPES = {
     401: "authentication_error",
@@ -69,7 +70,7 @@ class Guard:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
-            self._same_site(headers)
+            self._same_site(headers, typed=scope["path"] == "/")
             self._json_only(headers)
             self._tokens.check(scope["path"], _bearer(headers))
         except LlmgwError as e:
@@ -77,8 +78,11 @@ class Guard:
             return
         await self._app(scope, receive, send)
 
-    def _same_site(self, headers: dict[bytes, bytes]) -> None:
-        """A browser says where a request comes from; ours is no site that a page may call."""
+    def _same_site(self, headers: dict[bytes, bytes], *, typed: bool) -> None:
+        """A browser says where a request comes from; ours is no site that a page may call.
+
+        `typed`: the page itself may come from the address bar, which is no site ("none", Fetch Metadata 2.2).
+        """
         host = headers.get(b"host", b"").decode("latin-1")
         if not allowed_host(host, self._own_host):
             msg = f"host {host[:80]!r} is not this control"
@@ -87,7 +91,7 @@ class Guard:
         origin = headers.get(b"origin", b"").decode("latin-1")
         site = headers.get(b"sec-fetch-site", b"same-origin").decode("latin-1")
         own = origin.partition("://")[2] == host
-        if (origin and not own) or site != "same-origin":
+        if (origin and not own) or not (site == "same-origin" or (typed and site == "none")):
             msg = "requests from web pages of other sites are refused"
             hint = "use llmgw, curl, or a page that control itself serves"
             raise LlmgwError(msg, hint, code="forbidden_origin", status=403)

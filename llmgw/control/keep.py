@@ -46,6 +46,9 @@ class Keeper:
         self._keys: Any = None
         self._paused: str | None = None
         self._confirmed: frozenset[str] | None = None
+        self._cordoned: Any = None
+        self._woken: dict[str, float] | None = None
+        self._learned: dict[str, int] | None = None
         self._epoch = 0
 
     def keep(self, state: State, now: Moment, *, durable: bool, all_of_it: bool = False) -> bool:
@@ -104,6 +107,7 @@ class Keeper:
         }
         paused = None if state.paused == self._paused else state.paused
         confirmed = None if state.confirmed == self._confirmed else state.confirmed
+        cordoned = None if state.cordoned == self._cordoned else state.cordoned
         keys = None if self.keys == self._keys else self.keys
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
@@ -114,9 +118,13 @@ class Keeper:
             keys=keys,
             paused=paused,
             confirmed=confirmed,
+            cordoned=cordoned,
+            woken_s=None if state.woken_s == self._woken else state.woken_s,
+            learned=None if state.learned == self._learned else state.learned,
             events=tuple(self.story.unsaved),
             # An operator who was told that it is done may pull the plug.
-            durable=durable or any(word is not None for word in (paused, confirmed, keys)),
+            durable=durable
+            or any(word is not None for word in (paused, confirmed, cordoned, keys)),
         )
 
     def _saved(self, state: State, change: Change) -> None:
@@ -129,13 +137,18 @@ class Keeper:
         self._draining, self._failures = state.draining, state.failures
         self._sources, self._keys = self.sources, self.keys
         self._paused, self._confirmed = state.paused, state.confirmed
+        self._cordoned, self._woken = state.cordoned, state.woken_s
+        self._learned = state.learned
         self.story.unsaved.clear()
 
 
 def _mark(state: State, node: Node) -> Any:
     """Equal while nothing changed that a later control would miss; figures that every heartbeat brings are left out."""
     report = believed(node)
-    shards = tuple(replace(s, progress=None, last_request_age_s=None) for s in report.shards)
+    shards = tuple(
+        replace(s, progress=None, last_request_age_s=None, gpu_peak_bytes=None)
+        for s in report.shards
+    )
     gpus = None if report.gpus is None else tuple(g.uuid for g in report.gpus)
     steady = replace(report, shards=shards, gpus=None, foreign=())
     return (msgspec.structs.astuple(steady), gpus, unreachable(state, node))

@@ -30,15 +30,13 @@ async def add(control: Control, want: keys.Wanted) -> Json:
     return said | kept(control)
 
 
-async def revoke(control: Control, name: str) -> Json:
+async def revoke(control: Control, name: str, want: keys.Revoking) -> Json:
     """Gateways refuse it as soon as they have the next table; what it began runs to its end."""
 
     def fold(now: float) -> Json:  # noqa: ARG001 - a turn's form
         leading(control)
         there = control.keeper.keys
-        if name not in there:
-            raise keys.unknown(name, there)
-        control.keeper.keys = keys.without(there, name)
+        control.keeper.keys = keys.without(there, name, last=want.last)
         control.story.tell("key_revoked", f"an operator revoked the API key {name}", key=name)
         return {"revoked": name, "left": len(there) - 1}
 

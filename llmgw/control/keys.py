@@ -28,6 +28,8 @@ LIMIT_MAX = 1_000_000
 RIGHTS = ("upstream",)
 KEYS_MAX = 1000
 PREFIX = "llmgw-"
+#: What follows when there is no key any more.
+OPEN = "with none left everybody may ask on loopback, and of a gateway with --insecure; else nobody"
 #: The last table of the gateway on this box (llmgw.gateway.feed).
 ROUTES = "routes.json"
 
@@ -50,6 +52,12 @@ class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[str, ...] | None = None
     limits: dict[str, float] = {}
     rights: tuple[str, ...] = ()
+
+
+class Revoking(Struct, frozen=True):
+    """The body of `POST /api/v1/keys/NAME/revoke`. `last`: it is meant, though there is no other key."""
+
+    last: bool = False
 
 
 Keys = dict[str, ApiKey]
@@ -104,7 +112,14 @@ def unknown(name: str, keys: Keys) -> LlmgwError:
     return LlmgwError(msg, hint, code="not_found", status=404)
 
 
-def without(keys: Keys, name: str) -> Keys:
+def without(keys: Keys, name: str, *, last: bool) -> Keys:
+    """Taking a right away must not give it to everybody, which is what no key at all may mean."""
+    if name not in keys:
+        raise unknown(name, keys)
+    if len(keys) == 1 and not last:
+        msg = f"{name} is the last API key: {OPEN}"
+        hint = "`llmgw key add NAME` makes another first; to mean it: `llmgw key revoke --yes`"
+        raise LlmgwError(msg, hint, code="last_key", status=409)
     return {n: k for n, k in keys.items() if n != name}
 
 

@@ -6,11 +6,14 @@ import errno
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from llmgw.config import Address
+from llmgw.control.lease import spec
 from llmgw.errors import LlmgwError
 
 PROC = Path("/proc")
+EVERY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared
 BACKLOG = 4096
 _LISTEN = "0A"
 
@@ -48,6 +51,25 @@ def bound(where: Address, what: str, option: str) -> socket.socket:
         msg = f"{what} cannot listen on {where}: {e.strerror}"
         raise LlmgwError(msg, f"choose another address: {option} HOST:PORT") from e
     return sock
+
+
+def advertised(where: Address, lease: str) -> str:
+    """Where other controls and gateways find this one; bound to every address, the one that etcd is reached by."""
+    if where.host not in EVERY:
+        return where.url
+    store = spec.check(lease)
+    if store is None:
+        return Address("127.0.0.1", where.port).url  # a file's standby is on this host
+    server = urlsplit(store.servers[0])
+    with socket.socket(
+        socket.AF_INET6 if ":" in str(server.hostname) else socket.AF_INET, socket.SOCK_DGRAM
+    ) as sock:
+        try:
+            sock.connect((str(server.hostname), server.port or 1))  # sends nothing
+            host = sock.getsockname()[0]
+        except OSError:
+            host = socket.gethostname()
+    return Address(host, where.port).url
 
 
 def holder(port: int) -> tuple[int, str]:

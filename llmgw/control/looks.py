@@ -19,9 +19,10 @@ from llmgw.control.picture import memory_of
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import SendReport
-from llmgw.core.types.plan import Action, Plan, StartReplica, Verdict, Wait
+from llmgw.core.types.plan import Action, NapReplica, Plan, StartReplica, Verdict, Wait
 from llmgw.core.types.state import State
 from llmgw.errors import CatalogError
+from llmgw.wire.places import warnings, with_places
 from llmgw.wire.plan import blocked_digest, by_last_good, plan_document
 from llmgw.wire.status import Seen, status_document
 
@@ -31,11 +32,11 @@ SURVEY_S = 10.0
 Json = dict[str, Any]
 
 
-def status(control: Control) -> Json:
-    """A look at what is there; asks nobody and takes no turn."""
+def status(control: Control, places: str = "") -> Json:
+    """A look at what is there; asks nobody and takes no turn. `places`: a model to say of where it could go."""
     now = control.now()
     why, digest = blocked(control)
-    return status_document(
+    document = status_document(
         Seen(
             state=control.state,
             found=control.found,
@@ -47,17 +48,22 @@ def status(control: Control) -> Json:
         ),
         name=control.name,
         lease=control.lease.name,
+        leader=control.peers.document(now.mono),
         blocked=why,
         confirm=digest,
         catalog_path=str(control.catalogs.path),
         catalog_error=control.catalogs.error,
         warnings=tuple(said for notice in control.notices if (said := notice())),
     )
+    document["warnings"] += warnings(control.state)
+    return with_places(document, control.state, places) if places else document
 
 
 def blocked(control: Control) -> tuple[str, str]:
     """Why nothing, or less than was decided, is carried out, and the digest that an operator may confirm; or ""."""
     held = control.plan.blocked
+    if control.leader is not None:
+        return "", ""  # a standby: another decides
     if control.blocked:
         return control.blocked, ""
     if control.gate.closed:
@@ -202,6 +208,8 @@ def _about(action: Action) -> tuple[object, ...]:
             return ("start", action.model, action.spots)
         case Wait():
             return ("wait", action.model)
+        case NapReplica():
+            return (action.step, action.incarnation)
         case _:
             shards = tuple((s.node, s.report.shard) for s in action.shards)
             return (type(action), action.incarnation, shards)

@@ -11,12 +11,11 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from llmgw.control import keys
+from llmgw.control import intent, keys
 from llmgw.control import store as stores
 from llmgw.control.apply import Applied, Performer
 from llmgw.control.asks import Ask, closing
@@ -25,19 +24,20 @@ from llmgw.control.catalogs import Catalogs
 from llmgw.control.crash import crash
 from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
+from llmgw.control.lead import Leads
 from llmgw.control.lease import Lease
-from llmgw.control.picture import Moment, memory_of
+from llmgw.control.peers import Peers
+from llmgw.control.picture import Moment
 from llmgw.control.sessions import Sessions
 from llmgw.control.settings import ControlSettings
-from llmgw.control.store import Store, StoreError
-from llmgw.control.story import KEPT, Story
+from llmgw.control.shunned import Shunned
+from llmgw.control.store import Store
+from llmgw.control.story import Story
 from llmgw.control.teller import Teller
-from llmgw.core import route
+from llmgw.core import evict, route
 from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.reconcile.fresh import started
-from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.messages import ForgetShard, NodeReport, Refusal, SendReport, Token
+from llmgw.core.types.messages import ForgetShard, Refusal, SendReport, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
@@ -50,7 +50,7 @@ REST = 10
 T = TypeVar("T")
 
 
-class Control:
+class Control(Leads):
     """Everything a request may look at is an immutable value here: `state`, `found`, `plan`, `routes`."""
 
     def __init__(
@@ -70,9 +70,11 @@ class Control:
         self.store = store
         self.lease = lease
         self.sessions = Sessions()
+        self.peers = Peers(self)
         self.keeper = Keeper(store, story)
         self.catalogs = Catalogs(settings.catalog, story)
         self.teller = Teller(story)
+        self.shunned = Shunned(story)
         self.clock = clock
         self.awake = Awake(clock)
         self.moment = moment
@@ -82,6 +84,7 @@ class Control:
         self.decided_s = 0.0
         self.routes = RouteTable()
         self.published = asyncio.Event()
+        self.promoted = asyncio.Event()
         self.leading = False
         #: why this control does not lead; and nodes that obey another one (contract/http.md "two_leaders")
         self.follows = "does not lead yet"
@@ -101,6 +104,7 @@ class Control:
         self.notices: list[Callable[[], str]] = [
             lambda: self.keeper.problem,
             lambda: lease.problem,
+            self.peers.said,
         ]
         self.gate = Gate(settings.require_plan, story, keep_unknown=settings.keep_unknown)
         self._asks: list[Ask[Any]] = []
@@ -145,6 +149,11 @@ class Control:
         self.story.more.set()
         self._wake.set()
 
+    def poke(self) -> None:
+        """There is something to look at now."""
+        self._due_s = 0.0
+        self._wake.set()
+
     async def run(self) -> None:
         """Until closed. A fault in a pass is said and tried again: a bad fact must not end control (F20)."""
         while not self.closing:
@@ -170,7 +179,7 @@ class Control:
         asks, self._asks = self._asks, []
         try:
             if stood_s:
-                self.lease.renew()  # the first thing after waking: somebody else may lead by now
+                self.authority(now)  # the first thing after waking: somebody else may lead by now
                 why = f"control stood still for {stood_s:.0f} s; nobody counts as silent for that"
                 self.story.tell("stalled", why, level="warning")
             self._silence(now)
@@ -180,6 +189,7 @@ class Control:
                 self._pass(now)
                 self._due_s = began + max(TICK_S, (self.clock() - began) * REST)
         except LlmgwError as e:  # a lost lease, no catalog to run on: this control ends
+            self.lost(e)
             for ask in asks:
                 ask.fail(e)
             raise
@@ -201,9 +211,6 @@ class Control:
             ask.fail(e)
         self._due_s = self.clock() + TICK_S
 
-    def fold(self, event: Event, now: float) -> None:
-        self.state = observe(self.state, event, now)
-
     def _silence(self, now: Moment) -> None:
         for session in self.sessions.expired(now.mono):
             why = f"{session.node} at {session.place} is silent"
@@ -212,9 +219,7 @@ class Control:
 
     def _pass(self, now: Moment) -> None:
         self.passes += 1
-        self.lease.renew()
-        if not self.leading:
-            self.lead(now)
+        self.authority(now)
         self.fold(Tick(), now.mono)
         if self.leading and self.gate.waits and not self.state.settling:
             self.fold(self.gate.judged(self.state, now.mono), now.mono)
@@ -223,6 +228,9 @@ class Control:
         applied = self._decide(found, now)
         if self.leading:
             self._announce(found, now)
+            self.lease.publish(lambda: intent.written(self.state, self.keeper.keys, now))
+        elif not self._led:
+            self._dropped(found, now)
         self._keep_and_send(applied, now)
         self.found = found if self.state is before else survey(self.state)
         self._publish(now)
@@ -244,6 +252,7 @@ class Control:
         self.state = applied.state
         self.teller.found(found)
         self.teller.plan(self.plan, applied.done)
+        self.shunned.look(self.state, now.mono)
         return applied
 
     def _announce(self, found: Survey, now: Moment) -> None:
@@ -275,12 +284,15 @@ class Control:
 
     def _publish(self, now: Moment) -> None:
         """A new table when anything in it changed; drains count from the first one that shows them (A65)."""
-        if not self._led:
-            return
+        if not self._led and self.lease.held:
+            return  # the lease is ours and no epoch is: it is not known what a table would replace
         routes = route.table(self.state, self.found, self.routes.version)
-        table = replace(routes, keys=keys.routed(self.keeper.keys))
+        routes = route.refusing(routes, evict.unplaceable(self.plan))
+        table = replace(
+            routes, keys=keys.routed(self.keeper.keys), controls=self.peers.urls(now.mono)
+        )
         # Also when the epoch rose, or a gateway has a table of a control whose inventory is lost.
-        floor = max(self.state.first_version - 1, self.table_seen)
+        floor = max(self.lowest_table, self.table_seen if self._led else 0)
         fresh = table != self.routes or floor > self.routes.version
         if fresh:
             crash("before_publish")
@@ -289,91 +301,11 @@ class Control:
             self.published.set()
             self.published = asyncio.Event()
             crash("after_publish")
-        if fresh or any(not d.version for d in self.state.draining.values()):
+        begun = (*self.state.draining.values(), *self.state.dozing.values())
+        if self._led and (fresh or any(not d.version for d in begun)):
             draining = route.incarnations(self.routes, "draining")
             routed = route.incarnations(self.routes, "ready") | draining
             self.fold(Published(self.routes.version, routed, draining), now.mono)
-
-    # -- leadership
-
-    def lead(self, now: Moment) -> None:
-        """Take a new epoch and start from what is remembered; sessions begin anew, which fences (design.md 3)."""
-        uuid = os.urandom(16).hex()
-        try:
-            self.store.open()
-            crash("before_epoch")
-            epoch = self.lease.acquire(uuid, self.epoch_seen)
-            crash("after_epoch")
-            memory = memory_of(self.state, 0.0) if self._led else self.store.memory(now)
-            if not self._led:
-                self.story.recall(self.store.events(KEPT))
-                self.catalogs.first(self.store.sources())
-                self.keeper.keys = self.store.keys()
-                if epoch == 1 and not self.keeper.keys:  # a new file: perhaps the old one was lost
-                    at, warn = now.iso(now.mono), partial(self.story.tell, "keys", level="warning")
-                    self.keeper.keys = keys.recalled(self.settings.gateway_dir, at, warn)
-        except StoreError as e:
-            self.lose(f"does not lead, no epoch can be stored: {e.message}", e.hint)
-            return
-        self.keeper.sources = self.catalogs.sources
-        self.keeper.sources = self.catalogs.sources
-        state = started(
-            self.catalogs.catalog,
-            memory,
-            now=now.mono,
-            settle_timeout_s=self.settings.settle_timeout_s,
-            keep_unknown=self.settings.keep_unknown,
-        )
-        self.state = replace(
-            state,
-            epoch=epoch,
-            leader_uuid=uuid,
-            gateways=self.state.gateways,
-            ending=self.state.ending,
-        )
-        self.sessions.end_all()
-        self.sessions.recall(n.report for n in self.state.nodes.values())
-        self.leading = self._led = True
-        self.follows = ""
-        nodes = ", ".join(sorted(self.state.nodes)) or "nobody is"
-        self.story.tell("leader", f"leads with epoch {epoch}; expected: {nodes}", epoch=epoch)
-        if self.gate.begins(memory):
-            self.fold(self.gate.told(), now.mono)
-
-    def lose(self, why: str, hint: str) -> None:
-        """Decide nothing until an epoch can be stored; routes and sessions go on (F15)."""
-        if not self.state.catalog.models:
-            # One that never led shows what it would adopt, and does not call it all unclaimed.
-            self.state = replace(self.state, catalog=self.catalogs.peek())
-        self.leading = False
-        self.follows = f"{why}; {hint}"
-        self.story.once("blocked", "blocked", why, level="warning", hint=hint)
-
-    def fence(self, report: NodeReport, now: float) -> None:
-        """An agent knows an epoch that is not ours: ask the lease, and if it is still ours rise above (F16, F33).
-
-        Its own registration is answered with the new epoch; the others are asked to report, which tells them.
-        """
-        epoch_seen, leader_uuid = report.epoch_seen, report.leader_uuid
-        self.epoch_seen = max(self.epoch_seen, epoch_seen)
-        ours = (self.state.epoch, self.state.leader_uuid)
-        if not self.leading or epoch_seen < ours[0] or (epoch_seen, leader_uuid) == ours:
-            return
-        self.lease.renew()
-        try:
-            epoch = self.lease.acquire(ours[1], epoch_seen)
-            crash("epoch_raised")
-        except StoreError as e:
-            self.lose(
-                f"does not lead, epoch {epoch_seen} was seen and no higher one can be stored: {e.message}",
-                e.hint,
-            )
-            return
-        whom = f"epoch {epoch_seen} of leader {leader_uuid or 'unknown'}"
-        why = f"an agent obeyed {whom}; the lease is ours, the epoch is {epoch} now"
-        self.story.tell("epoch", why, level="warning", epoch=epoch)
-        self.state = replace(self.state, epoch=epoch)
-        self.sessions.fence(epoch, now)
 
     def verdicts(self, node: str) -> list[Verdict]:
         """Of one node, in the last plan; sorted out once for all that ask in one pass."""

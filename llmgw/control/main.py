@@ -22,8 +22,8 @@ from llmgw.control.api import app
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
 from llmgw.control.keys import ROUTES
-from llmgw.control.lease import lease
-from llmgw.control.listen import bound
+from llmgw.control.lease import Holder, lease
+from llmgw.control.listen import advertised, bound
 from llmgw.control.loop import Control
 from llmgw.control.settings import ControlSettings
 from llmgw.control.spawn import Gateway, make_folder
@@ -40,6 +40,8 @@ except ImportError:  # the stock loop is a sound fall-back
 
 #: Answers under way get this long when control ends; long polls are answered at once.
 GRACE_S = 3
+#: A promoted standby whose gateway cannot be had tries again after this.
+AGAIN_S = 2.0
 
 
 def run(settings: ControlSettings) -> int:
@@ -59,7 +61,7 @@ async def _run(settings: ControlSettings) -> int:
     store = Store(settings.inventory_path, warn=partial(story.tell, "inventory", level="warning"))
     tokens = Tokens(settings.token, [settings.node_token])
     async with AsyncExitStack() as stack:
-        held = lease(settings.lease, settings.inventory_path, store)
+        held = lease(settings.lease, settings.inventory_path, store, standby=settings.standby)
         stack.callback(held.release)
         listener = service.listener(*settings.listen) or bound(
             settings.listen, "control", "--listen"
@@ -72,22 +74,33 @@ async def _run(settings: ControlSettings) -> int:
         service.keep("control", listener)
         control = Control(settings, store=store, lease=held, story=story)
         stack.callback(_keep, control)
+        here = Address(*listener.getsockname()[:2])
+        held.about = Holder(control.name, advertised(here, settings.lease))
         now = control.now()
         story.begin(now)
-        control.lead(now)
-        _need_keys(settings, control)
+        if held.held:
+            control.lead(now)
+            _need_keys(settings, control)
+        else:
+            control.stand_by(now)
         gateway = None
         if settings.gateway is not None:
             gateway = Gateway(settings, story, tokens, passed)
             stack.callback(gateway.let_go)
             control.notices.append(gateway.said)
-            await gateway.prepare()
-            if gateway.listener is not None:
-                service.keep("gateway", gateway.listener)
+            # The gateway of a folder is its leader's: a standby for the same file finds it when it leads.
+            if held.held or held.name != "file":
+                await _prepared(gateway, service)
         # The first pass before the first question: whoever asks finds a picture and routes (A50).
         control.turn()
         control.on_turn = service.alive
         return await Process(control, gateway, tokens, listener, service).run()
+
+
+async def _prepared(gateway: Gateway, service: Service) -> None:
+    await gateway.prepare()
+    if gateway.listener is not None:
+        service.keep("gateway", gateway.listener)
 
 
 def _need_keys(settings: ControlSettings, control: Control) -> None:
@@ -175,8 +188,9 @@ class Process:
         deciding = group.create_task(self._decide())
         tasks = []
         if self._gateway is not None:
-            url = Address("127.0.0.1" if where.host == "0.0.0.0" else where.host, where.port).url  # noqa: S104 - compared
-            tasks.append(group.create_task(self._gateway.run(url, self._gone)))
+            tasks.append(group.create_task(self._clients(self._gateway, where)))
+        tasks.append(group.create_task(control.lease.run(control.poke, lambda: control.epoch_seen)))
+        tasks.append(group.create_task(control.peers.run()))
         self._welcome(where)
         await self._ended.wait()
         self._farewell()
@@ -185,6 +199,18 @@ class Process:
         await asyncio.wait([serving, deciding])
         for task in tasks:
             task.cancel()
+
+    async def _clients(self, gateway: Gateway, where: Address) -> None:
+        """The gateway, found or started; a standby's once it leads, and then whatever it takes: it leads already."""
+        while not gateway.prepared:
+            await self._control.promoted.wait()
+            try:
+                await _prepared(gateway, self._service)
+            except LlmgwError as e:
+                gateway.problem = f"the gateway cannot be started: {e.message}"
+                await asyncio.sleep(AGAIN_S)
+        url = Address("127.0.0.1" if where.host == "0.0.0.0" else where.host, where.port).url  # noqa: S104 - compared
+        await gateway.run(url, self._gone)
 
     async def _gone(self, gateway: str) -> None:
         with suppress(LlmgwError):

@@ -62,13 +62,16 @@ class Change(Struct):
     keys: Keys | None = None
     paused: str | None = None
     confirmed: frozenset[str] | None = None
+    cordoned: dict[tuple[str, str], str] | None = None
+    woken_s: dict[str, float] | None = None
+    learned: dict[str, int] | None = None
     events: tuple[dict[str, Any], ...] = ()
     durable: bool = False
 
     def __bool__(self) -> bool:
         given = (
             *(self.draining, self.failures, self.sources),
-            *(self.keys, self.paused, self.confirmed),
+            *(self.keys, self.paused, self.confirmed, self.cordoned, self.woken_s, self.learned),
         )
         return bool(self.nodes or self.gone or self.events) or any(g is not None for g in given)
 
@@ -99,6 +102,9 @@ def memory_of(state: State, zero: float) -> Memory:
         draining=state.draining,
         paused=state.paused,
         confirmed=state.confirmed,
+        cordoned=state.cordoned,
+        woken_s=state.woken_s,
+        learned=state.learned,
     )
     return shifted(memory, zero)
 
@@ -114,6 +120,7 @@ def shifted(memory: Memory, zero: float) -> Memory:
         draining={
             i: Draining(d.since_s - zero, d.reason, d.why) for i, d in memory.draining.items()
         },
+        woken_s={m: at_s - zero for m, at_s in memory.woken_s.items()},
     )
 
 
@@ -178,6 +185,35 @@ def confirmed_text(confirmed: frozenset[str]) -> str:
 def confirmed_of(text: str, warn: Warn) -> frozenset[str]:
     """One that cannot be read is asked for again."""
     return frozenset(_value(text or "[]", list[str], warn) or ())
+
+
+def cordoned_text(cordoned: dict[tuple[str, str], str]) -> str:
+    return _text([(node, gpu, why) for (node, gpu), why in sorted(cordoned.items())])
+
+
+def cordoned_of(text: str, warn: Warn) -> dict[tuple[str, str], str]:
+    """One that cannot be read is said: the operator drains anew."""
+    rows = _value(text or "[]", list[tuple[str, str, str]], warn) or ()
+    return {(node, gpu): why for node, gpu, why in rows}
+
+
+def learned_rows(learned: dict[str, int]) -> list[tuple[str, str]]:
+    return [(fingerprint, str(peak)) for fingerprint, peak in sorted(learned.items())]
+
+
+def learned_of(rows: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """One that makes no sense is measured anew at the next run."""
+    return {fingerprint: int(peak) for fingerprint, peak in rows if peak.isdecimal()}
+
+
+def woken_text(woken_s: dict[str, float], now: Moment) -> str:
+    return _text({m: now.iso(at_s) for m, at_s in sorted(woken_s.items())})
+
+
+def woken_of(text: str, now: Moment, warn: Warn) -> dict[str, float]:
+    """One that cannot be read is woken again by whoever misses it, or by the first request."""
+    found = _value(text or "{}", dict[str, str], warn) or {}
+    return {m: now.seconds(at) for m, at in found.items()}
 
 
 def event_rows(change: Change) -> Iterator[tuple[int, str, str]]:

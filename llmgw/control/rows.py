@@ -44,8 +44,12 @@ def _keys(db: Db) -> None:
     db.execute("CREATE TABLE keys (name TEXT PRIMARY KEY, key TEXT NOT NULL)")
 
 
+def _learned(db: Db) -> None:
+    db.execute("CREATE TABLE learned (fingerprint TEXT PRIMARY KEY, gpu_bytes TEXT NOT NULL)")
+
+
 #: Step n makes version n of the file out of version n - 1 (`PRAGMA user_version`). Never edited, only added to.
-MIGRATIONS: tuple[Callable[[Db], None], ...] = (_first_tables, _keys)
+MIGRATIONS: tuple[Callable[[Db], None], ...] = (_first_tables, _keys, _learned)
 
 
 def version(db: Db) -> int:
@@ -88,13 +92,24 @@ def save(db: Db, change: Change, now: Moment) -> None:
     if change.keys is not None:
         db.execute("DELETE FROM keys")
         db.executemany("INSERT INTO keys VALUES (?, ?)", keys.rows_of(change.keys))
+    _save_learned(db, change.learned)
     if change.paused is not None:
         put(db, "paused", change.paused)
     if change.confirmed is not None:
         put(db, "confirmed", picture.confirmed_text(change.confirmed))
+    if change.cordoned is not None:
+        put(db, "cordoned", picture.cordoned_text(change.cordoned))
+    if change.woken_s is not None:
+        put(db, "woken", picture.woken_text(change.woken_s, now))
     db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", picture.event_rows(change))
     if change.events:
         db.execute("DELETE FROM events WHERE id <= ?", (change.events[-1]["id"] - EVENTS_KEPT,))
+
+
+def _save_learned(db: Db, learned: dict[str, int] | None) -> None:
+    if learned is not None:
+        db.execute("DELETE FROM learned")
+        db.executemany("INSERT INTO learned VALUES (?, ?)", picture.learned_rows(learned))
 
 
 def put(db: Db, key: str, value: object) -> None:
@@ -126,7 +141,14 @@ def memory(db: Db, now: Moment, warn: Callable[[str], None]) -> Memory:
         draining=picture.draining_of(draining, now, warn),
         paused=_meta(db, "paused"),
         confirmed=picture.confirmed_of(_meta(db, "confirmed"), warn),
+        cordoned=picture.cordoned_of(_meta(db, "cordoned"), warn),
+        woken_s=picture.woken_of(_meta(db, "woken"), now, warn),
+        learned=picture.learned_of(_learned_rows(db)),
     )
+
+
+def _learned_rows(db: Db) -> list[Any]:
+    return _texts(db, "learned", "fingerprint", "gpu_bytes") if version(db) > 2 else []  # noqa: PLR2004 - since then
 
 
 def api_keys(db: Db, warn: Callable[[str], None]) -> keys.Keys:

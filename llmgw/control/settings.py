@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from llmgw.config import CONTROL_LISTEN, GATEWAY_LISTEN, Address, address
+from llmgw.control.lease import spec
 from llmgw.errors import UsageError
 
 DIGEST = re.compile("sha256:[0-9a-f]{64}")
@@ -26,6 +27,8 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
     listen: Address = address(CONTROL_LISTEN, "listen")
     gateway: Address | None = address(GATEWAY_LISTEN, "gateway")
     lease: str = "file"
+    #: wait where another control has the lease of this file, instead of ending
+    standby: bool = False
     settle_timeout_s: float = 60.0
     keep_unknown: bool = False
     #: digest of the plan that a start may have; "" for any
@@ -47,6 +50,7 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Agents execute what control sends: whoever may speak to it beyond this box must show that he may."""
+        spec.check(self.lease)
         if not self.listen.loopback and not self.token and not self.insecure:
             msg = f"--listen {self.listen} is open to the network and no token is set"
             hint = "set LLMGW_TOKEN and LLMGW_NODE_TOKEN, or mean it: --insecure"

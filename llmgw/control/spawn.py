@@ -66,6 +66,7 @@ class Gateway:
         self.pid = 0
         self.gateway = ""
         self.problem = ""
+        self.prepared = False
         self._settings = settings
         self._story = story
         self._tokens = tokens
@@ -89,6 +90,10 @@ class Gateway:
 
     async def prepare(self) -> None:
         """Find the gateway that serves already, else bind its port; LlmgwError when somebody else has it."""
+        await self._find()
+        self.prepared = True
+
+    async def _find(self) -> None:
         make_folder(self._folder)
         give_up = asyncio.get_running_loop().time() + PATIENCE_S
         while not await self._adopted():
@@ -369,6 +374,7 @@ def make_folder(path: Path) -> None:
 def _environment(token: str) -> dict[str, str]:
     """Ours without what is not its business; secrets by environment, `ps` shows arguments."""
     mine = {"LLMGW_TOKEN", "LLMGW_NODE_TOKEN", "LLMGW_CRASH_AT", "LLMGW_LISTEN", "LLMGW_CONTROL"}
+    mine |= {"LLMGW_ETCD_USER", "LLMGW_ETCD_PASSWORD"}
     env = {k: v for k, v in os.environ.items() if k not in mine}
     return env | ({"LLMGW_NODE_TOKEN": token} if token else {})
 

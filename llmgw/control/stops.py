@@ -12,7 +12,7 @@ from llmgw.control.loop import Control
 from llmgw.control.verbs import at, kept, leading, names, unknown
 from llmgw.core.types.messages import StopShard
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import DrainBegun, Shard
+from llmgw.core.types.state import DrainBegun, Shard, Woken
 from llmgw.errors import LlmgwError, UsageError
 
 #: What a name may be of; who gives one means any of them.
@@ -30,6 +30,8 @@ async def model(control: Control, name: str) -> Json:
         replicas = [r for r in control.found.replicas if r.model in (*known, name)]
         if not known and not replicas:
             unknown(ANYTHING, name, names(control))
+        for woken in control.state.woken_s.keys() & {*known}:
+            control.fold(Woken(woken, over=True), now)
         return _drained(control, replicas, now)
 
     said: Json = await control.ask(fold)

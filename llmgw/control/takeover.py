@@ -37,6 +37,14 @@ DIFFERS = "stop it and let llmgw start it as the catalog says, or write a profil
 Json = dict[str, Any]
 
 
+#: Every answer has all of these.
+BLANK: Json = {
+    "schema": SCHEMA, "node": "", "pid": 0, "command": "", "port": 0, "gpus": [], "memory": 0,
+    "model": "", "profile": "", "facts": [], "taken": False, "already": False, "shard": None, "incarnation": None, "state": None, "endpoint": None,
+    "why": None, "hint": None, "exit_code": EXIT_OK,
+}  # fmt: skip
+
+
 class Asked(Struct, frozen=True):
     """Which process as what, and the answer so far."""
 
@@ -49,8 +57,7 @@ class Asked(Struct, frozen=True):
 
     def document(self, **more: Any) -> Json:
         engine = self.engine
-        return {
-            "schema": SCHEMA,
+        about = {
             "node": self.node,
             "pid": engine.pid,
             "command": engine.command,
@@ -60,16 +67,8 @@ class Asked(Struct, frozen=True):
             "model": self.model.name,
             "profile": self.profile.name,
             "facts": to_builtins(self.facts),
-            "taken": False,
-            "already": False,
-            "shard": None,
-            "incarnation": None,
-            "state": None,
-            "endpoint": None,
-            "why": None,
-            "hint": None,
-            "exit_code": EXIT_OK,
-        } | more
+        }
+        return BLANK | about | more
 
     def refused(self, why: str, hint: str = "", exit_code: int = EXIT_DIFFERENCE) -> Json:
         return self.document(why=why, hint=hint or None, exit_code=exit_code)
@@ -156,9 +155,11 @@ def _already(shard: Shard, model: Model, profile: Profile) -> Json:
     why = f"pid {report.pid} on {shard.node} is {report.shard} ({what}) already"
     if not as_meant:
         raise LlmgwError(why, "nothing is to be done", code="already", status=409)
-    return _outcome({"schema": SCHEMA, "facts": []}, shard) | {
+    return _outcome(BLANK, shard) | {
         "node": shard.node,
         "pid": report.pid,
+        "port": report.port,
+        "gpus": list(report.gpus),
         "model": report.model,
         "profile": report.profile,
         "already": True,

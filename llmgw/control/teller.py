@@ -13,6 +13,7 @@ from llmgw.core.adopt.survey import Survey
 from llmgw.core.types.messages import Refusal
 from llmgw.core.types.plan import (
     DrainReplica,
+    NapReplica,
     Plan,
     RollReplica,
     StartReplica,
@@ -140,6 +141,9 @@ class Teller:
                 self._order("stop", action, ids)
             case DrainReplica():
                 self._order("drain", action, ids)
+            case NapReplica() if action.step in ("sleep", "wake"):
+                node = action.shards[0].node
+                self._story.tell(action.step, action.why, replica=action.replica, node=node, **ids)
             case RollReplica():
                 self._order("roll", action, ids)
             case _:

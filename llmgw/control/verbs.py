@@ -27,8 +27,8 @@ Json = dict[str, Any]
 
 def leading(control: Control) -> None:
     """Nobody is told that something is done by a control that may not do it, nor keep it."""
-    if not control.leading:
-        msg = f"control does not lead now: {control.blocked}"
+    if not control.acting:
+        msg = f"control does not lead now: {control.blocked or 'the time of its lease is over'}"
         raise LlmgwError(msg, "ask again in a moment", code="not_leading", status=503)
 
 

@@ -49,7 +49,15 @@ class Held(Struct, frozen=True):
 
 
 def resources_of(shard: Shard, catalog: Catalog) -> Resources:
-    """What a shard is charged: its launch-time resources, the catalog for an older agent that has none (A21)."""
+    """What a shard is charged now: of GPU memory the measured rest while it sleeps, and its tear-down out of it."""
+    need, there = resources_awake(shard, catalog), shard.report.asleep
+    if there is None or there.rest_bytes is None:
+        return need
+    return replace(need, gpu_memory_bytes=max(there.rest_bytes, 1))
+
+
+def resources_awake(shard: Shard, catalog: Catalog) -> Resources:
+    """What a shard was given: its launch-time resources, the catalog for an older agent that has none (A21)."""
     report = shard.report
     if report.resources is not None:
         return report.resources
@@ -65,6 +73,18 @@ def resources_for(profile: Profile) -> Resources:
         cpu_cores=profile.cpu_cores,
         power_w=profile.power_w,
     )
+
+
+def needed(profile: Profile, node: str, learned: dict[str, int]) -> Resources:
+    """What a shard of the profile is charged there: of declared and learned memory the greater one (A62).
+
+    Learned is what earlier runs of the same fingerprint held at most. A whole GPU is as large as it is.
+    """
+    need = resources_for(profile)
+    peak = learned.get(profile.fingerprint_on(node), 0) if learned else 0
+    if need.gpu_memory_bytes and peak > need.gpu_memory_bytes:
+        return replace(need, gpu_memory_bytes=peak)
+    return need
 
 
 def ports_of(shard: Shard) -> Iterator[int]:
@@ -148,6 +168,48 @@ def taken(held: Held, shard: Shard, need: Resources) -> Held:
     )
 
 
+def given_back(held: Held, shard: Shard, need: Resources, beyond: dict[str, int]) -> Held:
+    """`held` once the shard has ended: the reverse of `taken`. `beyond`: by GPU, what it held over its share (F73)."""
+    report = shard.report
+    name = report.shard
+    gpus = dict(held.gpus)
+    for uuid in report.gpus:
+        gpus[uuid] = _without_holder(
+            gpus[uuid], name, need.gpu_memory_bytes or 0, beyond.get(uuid, 0)
+        )
+    mine = {*ports_of(shard)}
+    starting = list(held.starting)
+    if report.state in STARTING:
+        starting.remove(name)
+    return replace(
+        held,
+        gpus=gpus,
+        host_memory_bytes=held.host_memory_bytes - need.host_memory_bytes,
+        cpu_cores=held.cpu_cores - need.cpu_cores,
+        power_w=held.power_w - need.power_w,
+        ports={p: by for p, by in held.ports.items() if p not in mine or by != name},
+        hcas={h: by for h, by in held.hcas.items() if h not in report.hcas or by != name},
+        starting=tuple(starting),
+        shards=held.shards - 1,
+    )
+
+
+def _without_holder(there: GpuHeld, name: str, need_bytes: int, beyond_bytes: int) -> GpuHeld:
+    """Where two had it whole the other has it still."""
+    left = list(there.by)
+    left.remove(name)
+    whole = there.whole
+    if whole == name:
+        whole = left[0] if left else ""
+    return replace(
+        there,
+        reserved_bytes=there.reserved_bytes - need_bytes,
+        foreign_bytes=max(there.foreign_bytes - beyond_bytes, 0),
+        whole=whole,
+        by=tuple(left),
+    )
+
+
 #: What `short_of` looks at.
 _SHORT = frozenset({"host memory", "CPU cores", "power"})
 
@@ -185,23 +247,36 @@ def short_of(capacity: Capacity, held: Held, need: Resources) -> str:
     return ""
 
 
-def circuit_power_w(state: State, held: dict[str, Held], circuit: str) -> float:
-    """Watts of all engines behind one breaker, those on silent nodes included."""
-    return sum(held[n].power_w for n, node in state.nodes.items() if node.report.circuit == circuit)
+class Panel(Struct, frozen=True):
+    """One breaker panel: the watts of all engines behind it, and what is on its way up there."""
+
+    power_w: float = 0.0
+    starting: tuple[str, ...] = ()
 
 
-def circuit_starting(state: State, held: dict[str, Held], circuit: str) -> tuple[str, ...]:
-    """Shards on their way up behind one breaker, as far as their nodes answer.
+def panels(nodes: dict[str, Node], held: dict[str, Held]) -> dict[str, Panel]:
+    """Every panel at once: a pass that asks for many nodes must not add up the whole circuit for each."""
+    out: dict[str, Panel] = {}
+    for name, node in nodes.items():
+        circuit = node.report.circuit
+        if circuit is not None:
+            out[circuit] = on_panel(out.get(circuit, Panel()), node, Held(), held[name])
+    return out
+
+
+def on_panel(panel: Panel, node: Node, before: Held, after: Held) -> Panel:
+    """The panel once one of its nodes holds something else than before.
 
     A node that died in the middle of a load would block every start of its circuit until somebody forgets it; its watts
     stay counted.
     """
-    return tuple(
-        shard
-        for name, node in state.nodes.items()
-        if node.report.circuit == circuit and node.connected
-        for shard in held[name].starting
-    )
+    starting = panel.starting
+    if before.starting != after.starting and node.connected:
+        left = list(starting)
+        for name in before.starting:
+            left.remove(name)
+        starting = (*left, *after.starting)
+    return Panel(round(panel.power_w + after.power_w - before.power_w, 6), starting)
 
 
 def gpu_free_bytes(gpu: Gpu, held: GpuHeld) -> int:

@@ -6,12 +6,15 @@ sending, so it delays the end, never the operator. May not begin a drain.
 
 from __future__ import annotations
 
+from llmgw.core import cordon
 from llmgw.core.idle import in_flight, may_serve
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, Draining, State
 
-#: Reasons of drains that the operator asked for.
+#: Reasons of drains that the operator asked for and that no silent gateway holds up.
 ASKED = frozenset({"ending", "operator"})
+#: All that he asked for: neither a pause nor the guard is about them.
+WILLED = ASKED | {cordon.REASON}
 
 
 def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:

@@ -45,6 +45,14 @@ def backing_off(state: State, model: Model, now: float) -> str:
     return f"backing off {left_s:.0f} s after {recent} failures: {last.error}" if left_s > 0 else ""
 
 
+def last(state: State, model: Model, now: float) -> Failure | None:
+    """The last failure that still counts; None for a model that is as good as new."""
+    counted = _counted(state, model)
+    found = counted[-1] if counted else None
+    lapsed = found is not None and now - found.at_s >= _restart(model, found).window_s
+    return None if lapsed else found
+
+
 def _counted(state: State, model: Model) -> tuple[Failure, ...]:
     """Failures of today's profiles: an edited one starts with a clean slate; an unknown fingerprint counts."""
     today = {f for p in model.profiles for f in p.fingerprints.values()}

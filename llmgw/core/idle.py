@@ -36,7 +36,8 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
             return f"gateway {name[:8]} has been silent for {now - gateway.heard_s:.0f} s"
     # A gateway that was heard by the last control and not yet by this one may be in the middle of a stream; that
     # another one has spoken says nothing about it.
-    if now - state.started_s < GATEWAY_GONE_S:
+    new = all(s.ours for s in replica.members)  # routed first by this very control, so whoever is on it was heard
+    if now - state.started_s < GATEWAY_GONE_S and not new:
         return f"control started {now - state.started_s:.0f} s ago, a gateway may not have said yet what it serves"
     return ""
 
@@ -77,8 +78,3 @@ def idle_until_s(state: State, model: Model, replica: Replica) -> float | None:
     ready = [s.ready_s for s in replica.members if s.ready_s is not None]
     protected = max(ready, default=0.0) + model.scaling.min_up_s
     return max(idle_since_s(state, replica) + timeout, protected)
-
-
-def demanded(state: State, model: Model) -> bool:
-    """Whether somebody waits for it: the load goes on if the requester leaves, but it does not start without one."""
-    return waiting(state, model.name) > 0

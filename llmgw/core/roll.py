@@ -1,7 +1,8 @@
 """Replacing replicas whose profile changed: surge by one where there is room, else stop first (A66).
 
 One step a pass, found from the facts: a surge is a start; once the new one is ready, `surplus` names the old one to
-drain. Never two at a time of one model, and no further when the new one does not come up.
+drain. One at a time of a model until one by today's profile has proved itself, which is to be ready; then as many may
+be away as `max_unavailable` says, where they are stopped first. No further when the new one does not come up.
 May not stop anything itself, nor for a new one that would find no room.
 """
 
@@ -9,39 +10,45 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from llmgw.core.capacity import Held, holdings
-from llmgw.core.place import NoRoom, Placement, place
+from llmgw.core.place import Fleet, NoRoom, Placement, find
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.plan import Replica, RollReplica, Spot, Wait
-from llmgw.core.types.state import Node, Shard, State
+from llmgw.core.types.state import Shard, State
 
 #: After "roll: " in the `why` of a wait that only an operator ends.
 HALTED = "halted"
 
 
-def step(
-    state: State, held: dict[str, Held], model: Model, replicas: list[Replica]
-) -> RollReplica | Wait | None:
+def step(fleet: Fleet, model: Model, replicas: list[Replica]) -> RollReplica | Wait | None:
     """The next replica of the model to roll; None: nothing drifted, or the model is not whole.
 
-    `replicas` are the kept ones, those on their way out left out.
+    `replicas` are the kept ones, those on their way out left out. The fleet is left as it was.
     """
+    state = fleet.state
     old = _oldest_drift(model, replicas)
-    if old is None or len(replicas) < model.scaling.min:
+    if old is None:
         return None
+    leaving = fleet.once("leaving", lambda: _on_their_way_out(state)).get(model.name, [])
+    away = _away(model, replicas, leaving)
+    if away and not _may_go_on(model, replicas, away):
+        return _behind(model, replicas, old, leaving)
     profile = model.profile(old.profile)
     assert profile is not None
     drifted = frozenset(r.incarnation for r in replicas if r.drift)
-    first = _first_of_all(state, model, profile)
-    if first:
-        return _wait(model, profile, first)
-    answer = place(state, held, model, (profile,))
+    halted = _halted(state, model, profile)
+    if halted:
+        return _wait(model, profile, halted)
+    answer = find(fleet, model, (profile,))
+    if away and (isinstance(answer, Placement) or answer.soon):
+        return None  # beside the others one at a time: together they would be too many
     if isinstance(answer, Placement):
         return _roll(old, answer.spots, f"a new one starts beside it: {answer.why}")
     if answer.soon:
         return replace(_wait(model, profile, answer.why), rolls=drifted)
-    gone = _without(state, old)
-    then = place(gone, holdings(gone), model, (profile,))
+    mark = fleet.mark()
+    fleet.free(old)
+    then = find(fleet, model, (profile,))
+    fleet.reset(mark)
     if isinstance(then, NoRoom) and not then.soon:
         return _wait(model, profile, f"no room, not even once {old.replica} is stopped: {then.why}")
     return _roll(old, (), f"it is stopped first, no room beside it: {answer.why}")
@@ -54,22 +61,45 @@ def surplus(state: State, model: Model, replicas: list[Replica]) -> Replica | No
     """
     if len(replicas) <= max(model.scaling.min, 1) or all(r.drift for r in replicas):
         return None
+    if not all(r.complete_and_ready for r in replicas):
+        return None
     old = _oldest_drift(model, replicas)
-    return old if old is not None and not _on_its_way_out(state, model) else None
+    return old if old is not None and not _on_their_way_out(state).get(model.name) else None
 
 
 def _oldest_drift(model: Model, replicas: list[Replica]) -> Replica | None:
-    if model.on_change != "roll" or not all(r.complete_and_ready for r in replicas):
+    drifted = [r for r in replicas if r.drift and r.complete_and_ready]
+    if model.on_change != "roll":
         return None
-    drifted = [r for r in replicas if r.drift]
     return min(drifted, key=lambda r: (r.in_flight, r.started_at, r.incarnation), default=None)
 
 
-def _first_of_all(state: State, model: Model, profile: Profile) -> str:
-    """What must be over before the next step: a replica on its way out, a new one that did not come up; or ""."""
-    leaving = _on_its_way_out(state, model)
-    if leaving:
-        return f"{leaving} is still on its way out"
+def _away(model: Model, replicas: list[Replica], leaving: list[str]) -> int:
+    """How many of the model serve nobody just now: on their way up, or out, or not there yet."""
+    unready = sum(not r.complete_and_ready for r in replicas)
+    lacking = max(model.scaling.min - len(replicas), 0)
+    return unready + max(lacking, len(leaving))
+
+
+def _may_go_on(model: Model, replicas: list[Replica], away: int) -> bool:
+    """Another may go beside those that are away already: one by today's profile has shown that it comes up (A66)."""
+    proved = any(r.complete_and_ready and not r.drift for r in replicas)
+    return proved and away < model.max_unavailable
+
+
+def _behind(model: Model, replicas: list[Replica], old: Replica, leaving: list[str]) -> Wait | None:
+    """What the roll waits for, where nothing else says it."""
+    whole = len(replicas) >= model.scaling.min and all(r.complete_and_ready for r in replicas)
+    profile = model.profile(old.profile)
+    assert profile is not None
+    return (
+        _wait(model, profile, f"{leaving[0]} is still on its way out")
+        if leaving and whole
+        else None
+    )
+
+
+def _halted(state: State, model: Model, profile: Profile) -> str:
     for failure in reversed(state.failures.get(model.name, ())):
         if failure.fingerprint in profile.fingerprints.values():
             return (
@@ -79,14 +109,16 @@ def _first_of_all(state: State, model: Model, profile: Profile) -> str:
     return ""
 
 
-def _on_its_way_out(state: State, model: Model) -> str:
-    """A replica of the model that is, and where, or ""."""
+def _on_their_way_out(state: State) -> dict[str, list[str]]:
+    """By model, its replicas that are, and where."""
+    found: dict[str, dict[str, str]] = {}
     for _, node in sorted(state.nodes.items()):
         for shard in node.shards:
-            of = state.catalog.resolve(shard.report.model)
-            if of is not None and of.name == model.name and _leaving(state, shard):
-                return f"{shard.report.replica} on {shard.node}"
-    return ""
+            if _leaving(state, shard):
+                of = state.catalog.resolve(shard.report.model)
+                there = found.setdefault(of.name if of is not None else "", {})
+                there.setdefault(shard.incarnation, f"{shard.report.replica} on {shard.node}")
+    return {model: list(there.values()) for model, there in found.items()}
 
 
 def _leaving(state: State, shard: Shard) -> bool:
@@ -96,21 +128,6 @@ def _leaving(state: State, shard: Shard) -> bool:
         or report.desired != "running"
         or report.state in ("draining", "stopping")
     )
-
-
-def _without(state: State, old: Replica) -> State:
-    """The picture once `old` has ended and its memory is back, to see whether stopping it first would help."""
-    freed = {(s.node, uuid) for s in old.members for uuid in s.report.gpus}
-
-    def without(name: str, node: Node) -> Node:
-        gpus = node.report.gpus and tuple(
-            replace(g, memory_used_bytes=0) if (name, g.uuid) in freed else g
-            for g in node.report.gpus
-        )
-        shards = tuple(s for s in node.shards if s.incarnation != old.incarnation)
-        return replace(node, report=replace(node.report, gpus=gpus), shards=shards)
-
-    return replace(state, nodes={name: without(name, node) for name, node in state.nodes.items()})
 
 
 def _roll(old: Replica, spots: tuple[Spot, ...], how: str) -> RollReplica:

@@ -7,6 +7,11 @@ decide.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from llmgw.core import asleep
 from llmgw.core.failed import gave_up
 from llmgw.core.idle import answered_s
 from llmgw.core.types.catalog import Model
@@ -33,6 +38,18 @@ def table(state: State, survey: Judged, version: int) -> RouteTable:
             for name, model in sorted(state.catalog.models.items())
         },
     )
+
+
+def refusing(routes: RouteTable, no_room: Mapping[str, str]) -> RouteTable:
+    """The table with what to tell those who ask for models that nobody could make room for (`evict.unplaceable`)."""
+    if not no_room:
+        return routes
+    told = {
+        name: replace(routes.models[name], why=why, no_room=why)
+        for name, why in no_room.items()
+        if name in routes.models and not routes.models[name].replicas
+    }
+    return replace(routes, models=routes.models | told)
 
 
 def incarnations(routes: RouteTable, state: str) -> frozenset[str]:
@@ -86,7 +103,7 @@ def _route(state: State, model: Model, replica: Replica, survey: Judged) -> Rout
         incarnation=replica.incarnation,
         endpoint=lead.endpoint,
         profile=replica.profile,
-        state="draining" if _going(replica, shards, survey) else "ready",
+        state="draining" if _going(state, replica, shards, survey) else "ready",
         weight=profile.weight,
         api_key=(lead.api_key or "") if profile.upstream_key else "",
         upstream_model=lead.served_name or "",
@@ -102,18 +119,29 @@ def _answers(state: State, shard: Shard) -> bool:
     if told == "unhealthy" and shard.unhealthy_s is not None:
         served_s = answered_s(state, shard.report.replica)
         return served_s is not None and served_s > shard.unhealthy_s
-    return told in ANSWERS or (told == "unknown" and shard.was_live)
+    return told in ANSWERS or (told == "unknown" and shard.was_live and not shard.report.asleep)
 
 
-def _going(replica: Replica, shards: tuple[Shard, ...], survey: Judged) -> bool:
-    """On its way out, also where only the last picture of a silent node says so; or lost to one that is ready (A38)."""
-    if replica.state == "draining":
+def _going(state: State, replica: Replica, shards: tuple[Shard, ...], survey: Judged) -> bool:
+    """On its way out, also where only the last picture of a silent node says so; or lost to one that is ready (A38).
+
+    Nothing new goes to what counts as lost, else nobody would wait for its replacement (F61).
+    """
+    if replica.incarnation in state.dozing:
+        return True
+    if replica.state == "draining" or (replica.held and replica.incarnation in state.lost):
         return True
     if any(s.report.state == "draining" or s.report.desired != "running" for s in shards):
         return True
     # The loser serves until the one that is kept can: else nobody would.
     winners = (r for r in survey.replicas if r.incarnation == replica.rival)
     return not replica.kept and any(r.complete_and_ready for r in winners)
+
+
+def _words(state: State, replica: Replica) -> str:
+    if replica.incarnation in state.dozing:
+        return "about to sleep"
+    return asleep.words(replica.members[0]) if asleep.asleep(replica) else replica.state
 
 
 def _status(
@@ -126,13 +154,14 @@ def _status(
     """What a waiting client is told: loaded, loading (with progress), failed (with the last line), unloaded."""
     if any(r.state == "ready" for r in routes):
         return "loaded", "", None
-    coming = [r for r in replicas if r.kept and not r.going]
+    lost = {r.incarnation for r in replicas if r.held} & state.lost
+    coming = [r for r in replicas if r.kept and not r.going and r.incarnation not in lost]
     for shard in (s for r in coming for s in shards_of(survey, r)):
         report = shard.report
         if report.state in STARTING:
             tried = f" (attempt {report.attempt})" if report.attempt > 1 else ""
             return "loading", f"{report.state} on {shard.node}{tried}", report.progress
     if coming:
-        return "unloaded", f"{coming[0].replica} is {coming[0].state}", None
+        return "unloaded", f"{coming[0].replica} is {_words(state, coming[0])}", None
     said = gave_up(state, model)
     return ("failed" if said else "unloaded"), said, None

@@ -32,7 +32,7 @@ def admit(
     if target is None:
         visible = [n for n in gateway.names.exact if allowed(key, n)]
         raise gateway.names.unknown(asked.model, visible)
-    if key is not None and not allowed(key, target.name):
+    if use is not None and not use.allows(target.name):
         raise problems.not_allowed(target)
     return target, asked
 
@@ -40,6 +40,6 @@ def admit(
 def prefix(target: Target, request: Request, api: Api) -> int | None:
     """What a prompt begins with, as a number, where those that begin alike are to meet."""
     size = target.route.sticky_prefix_bytes
-    if size is None or api.raw or api.form:
+    if size is None or api.raw or api.socket or api.form:
         return None
     return crc32(openai.prompt(request.body, size))

@@ -6,12 +6,13 @@ decide what is answered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from llmgw.gateway import http1
+from llmgw.gateway import http1, openai
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.openai import EVENTS
+from llmgw.gateway.openai import EVENTS, ProblemError
 from llmgw.gateway.reply import ReplyReader
 
 #: Browsers are clients too: keys are the guard here, not origins (contract/http.md).
@@ -20,6 +21,8 @@ CORS = (
     b"access-control-expose-headers: x-request-id, x-llmgw-replica, retry-after\r\n"
 )
 STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-store\r\n"
+#: How much of an engine's refusal is read when only an error event can carry it.
+REFUSAL_BYTES = 64 * 1024
 CLOSE = b"connection: close\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 NO_CONTENT = 204
@@ -39,6 +42,8 @@ class Client(Protocol):
 
     def abort(self) -> None: ...
 
+    def switch(self) -> tuple[asyncio.Transport, asyncio.Protocol, bytes]: ...
+
 
 class Answer:
     """`opened`: a stream whose head we sent before any engine answered. `keep_alive`: what its head promised.
@@ -53,6 +58,7 @@ class Answer:
         "_third",
         "_write",
         "chunked",
+        "collected",
         "keep_alive",
         "opened",
         "pieces",
@@ -73,6 +79,7 @@ class Answer:
         self.pieces = 0
         self._third = self._second = self._last = b""
         self.opened = False
+        self.collected: bytearray | None = None
         self.chunked = False  # the body goes out in chunks, an engine's or ours
 
     def write(self, data: bytes) -> None:
@@ -97,6 +104,30 @@ class Answer:
             http1.answer(status, headers, body, keep_alive=self.keep_alive, head_only=head_only)
         )
 
+    def refuse(self, problem: ProblemError, dialect: str) -> None:
+        retry = problem.retry_after_s
+        headers = openai.JSON if retry is None else b"%bretry-after: %d\r\n" % (openai.JSON, retry)
+        body = openai.error_body(problem, dialect, self.request_id.decode())
+        self.whole(problem.status, headers + problem.headers, body)
+
+    def error_event(self, problem: ProblemError, dialect: str) -> None:
+        """The end of a stream that cannot go on."""
+        self.emit(openai.error_event(problem, dialect, self.request_id.decode()))
+        self.end_stream()
+
+    def switch(self, reader: ReplyReader, replica: bytes) -> None:
+        """The head that ends HTTP on this connection."""
+        self.status = reader.status
+        self.write(
+            b"%b%bx-request-id: %b\r\nx-llmgw-replica: %b\r\nx-accel-buffering: no\r\n\r\n"
+            % (
+                reader.lines,
+                b"connection: Upgrade\r\nupgrade: websocket\r\n",
+                self.request_id,
+                replica,
+            )
+        )
+
     def open_stream(self) -> None:
         self.opened = True
         self.keep_alive = False
@@ -105,6 +136,17 @@ class Answer:
         framing = CHUNKED if self.chunked else b""
         headers = STREAM + framing + CLOSE + self._common()
         self.write(b"%b%b\r\n" % (http1.status_line(200), headers))
+
+    def collect(self, data: bytes) -> None:
+        """What an engine says in place of a stream."""
+        if self.collected is None:
+            self.collected = bytearray()
+        self.collected += data[: REFUSAL_BYTES - len(self.collected)]
+
+    def comment(self, line: bytes) -> None:
+        if not self.opened:
+            self.open_stream()
+        self.emit(line)
 
     def relay(self, reader: ReplyReader, replica: bytes, first: bytes) -> None:
         """An engine's head, its own framing where the client can read it, and the first of the body."""
@@ -120,16 +162,18 @@ class Answer:
         else:
             framing = b"content-length: %d\r\n" % reader.length
         self.status = reader.status
-        data = (
-            b"%b%b%bx-request-id: %b\r\nx-llmgw-replica: %b\r\nx-accel-buffering: no\r\n%b%b\r\n%b"
-            % (
-                http1.STATUS_LINES.get(self.status) or http1.status_line(self.status),
-                b"".join(reader.headers),
+        data = b"".join(  # for each answer: twice as quick as to format it
+            (
+                reader.lines,
                 framing,
+                b"x-request-id: ",
                 self.request_id,
+                b"\r\nx-llmgw-replica: ",
                 replica,
+                b"\r\nx-accel-buffering: no\r\n",
                 b"" if self.keep_alive else CLOSE,
                 CORS if b"origin" in request.own else b"",
+                b"\r\n",
                 first,
             )
         )

@@ -7,13 +7,13 @@ an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil
 from zlib import crc32
 
 from msgspec.structs import replace
 
-from llmgw.core.types.routes import Demand, RouteModel, RouteTable
+from llmgw.core.types.routes import Demand, RouteModel, RouteReplica, RouteTable
 from llmgw.gateway import outlier
 from llmgw.gateway.breaker import SILENT_S
 from llmgw.gateway.endpoint import Endpoint
@@ -22,6 +22,8 @@ from llmgw.gateway.queue import Queue
 #: A replica may be so much busier than the average for the sake of its cache.
 BUSIER = 1.25
 
+#: What is told of a failure, in characters.
+WHY_MAX = 300
 LOADED, LOADING, FAILED = "loaded", "loading", "failed"
 
 
@@ -64,7 +66,9 @@ class Target:
 
     @property
     def gave_up(self) -> bool:
-        return self.route.status == FAILED and not self.ready
+        """Waiting is no use: it gave up, or fits nowhere."""
+        hopeless = self.route.status == FAILED or self.route.no_room
+        return bool(hopeless) and not self.ready
 
     def eta_s(self, now: float) -> float | None:
         """Seconds until it is loaded, as its progress so far suggests."""
@@ -204,12 +208,15 @@ class Fleet:
         #: no longer in the table, with requests still in flight
         self.retired: dict[Endpoint, str] = {}
         self._known: dict[tuple[str, str, str], Endpoint] = {}
+        #: one of several workers has others (`shared`)
+        self.make_target: Callable[[str], Target] = Target
+        self.make_endpoint: Callable[[RouteReplica], Endpoint] = Endpoint
 
     def apply(self, table: RouteTable, now: float) -> list[Target]:
         """Takes `table` for granted; gives the models that are no longer in it."""
         known, targets = {}, {}
         for name, route in table.models.items():
-            target = targets[name] = self.targets.get(name) or Target(name)
+            target = targets[name] = self.targets.get(name) or self.make_target(name)
             if route.status != LOADING:
                 target.loading_since = None
             elif target.loading_since is None:
@@ -218,7 +225,7 @@ class Fleet:
             target.endpoints = []
             for r in route.replicas:
                 key = (r.replica, r.incarnation, r.endpoint)
-                endpoint = known[key] = self._known.get(key) or Endpoint(r)
+                endpoint = known[key] = self._known.get(key) or self.make_endpoint(r)
                 endpoint.update(r)
                 target.endpoints.append(endpoint)
         gone = [t for name, t in self.targets.items() if name not in targets]
@@ -254,6 +261,7 @@ class Fleet:
             if endpoint.answered_at is not None:
                 age_s = round(now - endpoint.answered_at, 3)
                 answered[replica] = min(age_s, answered.get(replica, age_s))
+        failing = [e for e in self.endpoints() if e.breaker.open]
         return Demand(
             gateway=gateway,
             n=n,
@@ -265,6 +273,7 @@ class Fleet:
                 for e in self.endpoints()
                 if e.last_byte is not None
             },
-            breaker={e.replica: e.breaker.state for e in self.endpoints() if e.breaker.open},
+            breaker={e.replica: e.breaker.state for e in failing},
+            breaker_why={e.replica: e.breaker.why[:WHY_MAX] for e in failing},
             answered=answered,
         )

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from llmgw.core.types.routes import RouteReplica
 from llmgw.gateway.breaker import Breaker
+from llmgw.gateway.reply import Seen
 
 READY = "ready"
 #: So many answers are kept to tell how fast it is.
@@ -46,7 +47,9 @@ class Endpoint:
         "port",
         "profile",
         "replica",
+        "seen",
         "slow",
+        "tunnels",
         "upstream_model",
         "weight",
     )  # fmt: skip
@@ -60,6 +63,7 @@ class Endpoint:
         self.authority = url.netloc.encode()
         self.gone = False
         self.in_flight = 0
+        self.tunnels = 0  # of those, WebSockets: nobody owes a byte there
         self.last_byte: float | None = None
         #: bytes of a good answer have come since `demand` last looked, and when that last was so
         self.answering = False
@@ -67,6 +71,7 @@ class Endpoint:
         #: nothing was in flight then, or it said no; see `quiet_s`
         self.heard_at: float | None = None
         self.breaker = Breaker()
+        self.seen = Seen()
         #: (when, seconds to the first byte) of its last answers, and what `outlier` makes of them
         self.firsts: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.slow = False
@@ -91,6 +96,6 @@ class Endpoint:
         """For how long requests have been in flight here without a byte from the engine; asked once a second."""
         if self.answering:
             self.answered_at, self.answering = now, False
-        if not self.in_flight or self.heard_at is None:
+        if self.in_flight == self.tunnels or self.heard_at is None:
             self.heard_at = now
         return now - max(self.heard_at, self.answered_at or 0.0)

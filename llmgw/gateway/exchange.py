@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmgw.gateway import answer, local, openai, outgoing, problems, raw
+from llmgw.gateway import answer, local, openai, outgoing, problems, raw, tunnel
 from llmgw.gateway.admit import admit, prefix
 from llmgw.gateway.answer import Answer, Client
 from llmgw.gateway.balance import Target
+from llmgw.gateway.books import Ended
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Use
@@ -31,8 +32,6 @@ from llmgw.gateway.wait import Wait
 
 #: A request that two engines died of is not given to a third.
 DEATHS_MAX = 2
-#: How much of an engine's refusal is read when only an error event can carry it.
-REFUSAL_BYTES = 64 * 1024
 OK, CLIENT_LEFT, SERVER_ERROR, BAD_GATEWAY, UNAVAILABLE = 200, 499, 500, 502, 503
 NOBODY = Target("")
 
@@ -49,7 +48,6 @@ class Exchange:
     _use: Use | None = None
     _target = NOBODY
     _over = False
-    _collected: bytearray | None = None
     _tried: tuple[Endpoint, ...] = ()
     _deaths = 0
     _wait: Wait | None = None
@@ -59,6 +57,7 @@ class Exchange:
     _first_s = 0.0
     _replica = ""
     _why = ""
+    _tail = b""
 
     def __init__(self, gateway: Gateway, client: Client, request: Request) -> None:
         self._gateway = gateway
@@ -79,21 +78,21 @@ class Exchange:
                 self._finish("ok", keep_alive=True)
                 return
             self._api = api
-            use = self._use = self._gateway.keys.begin(request.own, self._began)
+            use = self._use = self._gateway.keys.begin(request.own, self._began, request.derived)
             self._target, self._asked = admit(self._gateway, request, api, use, self._client)
             if self._target.route.sticky_prefix_bytes is not None:
                 self.prefix = prefix(self._target, request, api)
-            self._choose()
+            self._choose(self._began)
         except ProblemError as problem:
             self._refuse(problem)
 
     # -- a replica, or the wait for one
 
-    def _choose(self) -> None:
+    def _choose(self, now: float) -> None:
         target = self._target
         endpoint = None
-        if not target.waiting:
-            now = self._asked_at = self._gateway.clock()
+        if not target.waiting.size:
+            self._asked_at = now
             endpoint = target.choose(now, self._tried, self.prefix)
         if endpoint is None:
             self._queue()
@@ -114,16 +113,15 @@ class Exchange:
         # closed before the request came.
         self._gateway.connect(endpoint, self, fresh=not self._api.repeats)
 
-    def _leave_endpoint(self) -> None:
+    def _leave_endpoint(self, now: float) -> None:
         endpoint, self.endpoint, self.upstream = self.endpoint, None, None
         if endpoint is None:
             return
-        now = self._gateway.clock()
         if endpoint.breaker.open:
             endpoint.breaker.no_answer(self, now)
         if endpoint.left(now):
             self._gateway.emptied(endpoint)
-        if self._target.waiting:
+        if self._target.waiting.size:
             self._gateway.pump(self._target)
 
     def _queue(self) -> None:
@@ -162,9 +160,7 @@ class Exchange:
         if problem is not None:
             self._refuse(problem)
         elif self._asked.stream and (comment := self._wait.comment(now)):
-            if not self.answer.opened:
-                self.answer.open_stream()
-            self.answer.emit(comment)
+            self.answer.comment(comment)
 
     # -- an engine; its connection calls these
 
@@ -175,11 +171,15 @@ class Exchange:
             return
         self.upstream = upstream
         asked = self._asked
-        body = outgoing.pieces(request, endpoint, asked, self._api)
-        size = sum(map(len, body))
-        head = outgoing.head(request, endpoint, asked.target, size, self.answer.request_id)
-        upstream.send(self, head, body, plain=self.answer.opened or request.http10)
-        upstream.reader.counts = not self._api.raw
+        name = endpoint.upstream_model
+        if name and name != asked.model and not self._api.raw:
+            target, body = outgoing.renamed(request, name, asked, self._api)
+        else:
+            target, body = asked.target, (request.body,)
+        head = outgoing.head(request, endpoint, target, body, self.answer.request_id)
+        reader = upstream.send(self, head, body, plain=self.answer.opened or request.http10)
+        if self._api.raw or self._api.socket:
+            raw.expect(reader, request, self._api)
         if self._client.paused:
             upstream.pause()
 
@@ -194,9 +194,10 @@ class Exchange:
         self._failed(endpoint, why)
         self._gateway.meter.count("retries")
         self._tried = (*self._tried, endpoint)
-        self._leave_endpoint()
+        now = self._gateway.clock()
+        self._leave_endpoint(now)
         try:
-            self._choose()
+            self._choose(now)
         except ProblemError as problem:
             self._refuse(problem)
 
@@ -225,15 +226,22 @@ class Exchange:
             self._pieces = self.answer.pieces
             if len(self._target.endpoints) > 1:
                 endpoint.firsts.append((now, now - self._asked_at))
-        if not self.answer.opened:
+        if not self.answer.opened and not reader.switched:
             self.answer.relay(reader, endpoint.name, first)
             return self.answer.write
+        return self._special(upstream, endpoint, first)
+
+    def _special(
+        self, upstream: Upstream, endpoint: Endpoint, first: bytes
+    ) -> Callable[[bytes], None] | None:
+        if upstream.reader.switched:
+            self.answer.switch(upstream.reader, endpoint.name)
+            endpoint.tunnels += 1
+            tunnel.join(self, self._client, upstream, first, lambda: self._gateway.now)
+            return None
         # In the stream that we opened only events can go on; anything else is kept, to be told by one.
-        if reader.status == OK and answer.is_stream(reader):
-            rest = self.answer.emit
-        else:
-            self._collected = bytearray()
-            rest = self._collect
+        good = upstream.reader.status == OK and answer.is_stream(upstream.reader)
+        rest = self.answer.emit if good else self.answer.collect
         rest(first)
         return rest
 
@@ -260,10 +268,6 @@ class Exchange:
             self._gateway.meter.count("breaker_opened")
         return False
 
-    def _collect(self, data: bytes) -> None:
-        assert self._collected is not None
-        self._collected += data[: REFUSAL_BYTES - len(self._collected)]
-
     def ended(self, upstream: Upstream) -> None:
         """The answer is whole."""
         endpoint, status = self.endpoint, upstream.reader.status
@@ -273,12 +277,10 @@ class Exchange:
         if status != OK:
             endpoint.heard_at = self._gateway.now
         elif not self._api.raw:
-            self._gateway.meter.said(self._target.name, self.answer.tail(TAIL_BYTES))
-        if self._collected is not None:
-            refused = problems.engine_refused(
-                self._target, upstream.reader.status, bytes(self._collected)
-            )
-            self._end_with(refused)
+            self._tail = self.answer.tail(TAIL_BYTES)
+        if self.answer.collected is not None:
+            said = bytes(self.answer.collected)
+            self._end_with(problems.engine_refused(self._target, status, said))
             return
         if self.answer.opened:
             self.answer.end_stream()
@@ -316,6 +318,16 @@ class Exchange:
         self.answer.status = self.answer.status or CLIENT_LEFT
         self._close_books("client_left")
 
+    def tunnelled(self, *, sent: int, last_byte: float, by_client: bool) -> None:
+        """A WebSocket has ended; the idle clock starts at its last byte, not here."""
+        endpoint = self.endpoint
+        assert endpoint is not None
+        before = endpoint.last_byte or 0.0
+        endpoint.tunnels -= 1
+        self.answer.sent += sent
+        self._finish("client_left" if by_client else "ok", keep_alive=False)
+        endpoint.last_byte = max(before, last_byte)
+
     def _broken(self, endpoint: Endpoint, reader: ReplyReader, why: str) -> None:
         """The engine broke off inside its answer: an event where the stream takes one, else a cut that shows."""
         self._failed(endpoint, why)
@@ -329,10 +341,7 @@ class Exchange:
     def _end_with(self, problem: ProblemError) -> None:
         """Ends a stream that has begun with an error event."""
         self._why = self._why or problem.message
-        self.answer.emit(
-            openai.error_event(problem, self._dialect, self.answer.request_id.decode())
-        )
-        self.answer.end_stream()
+        self.answer.error_event(problem, self._api.dialect)
         self._finish("broken", keep_alive=False)
 
     def _refuse(self, problem: ProblemError) -> None:
@@ -343,15 +352,8 @@ class Exchange:
         if self.answer.opened:
             self._end_with(problem)
             return
-        retry = problem.retry_after_s
-        headers = openai.JSON if retry is None else b"%bretry-after: %d\r\n" % (openai.JSON, retry)
-        body = openai.error_body(problem, self._dialect, self.answer.request_id.decode())
-        self.answer.whole(problem.status, headers + problem.headers, body)
+        self.answer.refuse(problem, self._api.dialect)
         self._finish("refused", keep_alive=True)
-
-    @property
-    def _dialect(self) -> str:
-        return self._api.dialect
 
     def _finish(self, end: str, *, keep_alive: bool) -> None:
         self._close_books(end)
@@ -369,27 +371,29 @@ class Exchange:
         self._over = True
         if self._request.body:
             self._free_body()
-        self._leave_endpoint()
-        if self._use is not None:
-            self._use.end()
-        gateway, out = self._gateway, self.answer
-        seconds = gateway.clock() - self._began
-        of = gateway.meter.request(self._target.name, out.status, seconds, self._first_s, out.sent)
-        if self._wait is not None:
-            of.wait.add(self._waited_s or seconds)
-        pieces = out.pieces - self._pieces
-        if self._pieces >= 0 and pieces > 1 and self._asked.stream:
-            of.gap.add((seconds - self._first_s) / pieces)
-        if gateway.access is not None:
-            gateway.access.request(
+        gateway, out, use = self._gateway, self.answer, self._use
+        now = gateway.clock()
+        self._leave_endpoint(now)
+        if use is not None:
+            use.end()
+        seconds, first_s = now - self._began, self._first_s
+        wait_s = None if self._wait is None else self._waited_s or seconds
+        pieces = out.pieces - self._pieces if self._pieces >= 0 and self._asked.stream else 0
+        gap_s = (seconds - first_s) / pieces if pieces > 1 else None
+        gateway.book(
+            Ended(
                 self._request,
                 out,
-                model=self._target.name,
-                replica=self._replica,
-                key=self._use.key.id if self._use is not None else "",
-                seconds=seconds,
-                first_s=self._first_s,
-                waited_s=self._waited_s,
-                end=end,
-                why=self._why,
+                self._target.name,
+                self._replica,
+                use.key.id if use is not None else "",
+                seconds,
+                first_s,
+                end,
+                self._why,
+                self._tail,
+                wait_s,
+                self._waited_s,
+                gap_s,
             )
+        )

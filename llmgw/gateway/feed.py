@@ -54,6 +54,8 @@ class Feed:
         self.controls = [Control(url) for url in settings.controls]
         token = settings.token
         self._authorization = f"authorization: Bearer {token}\r\n" if token else ""
+        self._named = frozenset(control.url for control in self.controls)
+        self._group: asyncio.TaskGroup | None = None
         self._path = settings.state_dir / ROUTES
         self._log = log
         self._from_disk = False
@@ -74,13 +76,30 @@ class Feed:
             return
         self._from_disk = True
         self._gateway.apply(table)
+        self._know(table.controls)
         self._log.info("route table from disk", version=table.version, models=len(table.models))
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._poll())
-            for control in self.controls:
-                group.create_task(self._post(control))
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._poll())
+                for control in self.controls:
+                    group.create_task(self._post(control))
+        finally:
+            self._group = None
+
+    def _know(self, urls: tuple[str, ...]) -> None:
+        """Controls that the leader tells of, besides those we were started with: the next leader is one of them."""
+        if not urls:
+            return  # an older one does not say
+        wanted = self._named | {url.rstrip("/") for url in urls}
+        self.controls = [control for control in self.controls if control.url in wanted]
+        for url in sorted(wanted - {control.url for control in self.controls}):
+            self.controls.append(Control(url))
+            self._log.info("another control", control=url)
+            if self._group is not None:
+                self._group.create_task(self._post(self.controls[-1]))
 
     # -- tables
 
@@ -88,7 +107,7 @@ class Feed:
         """Any control will do: a standby's table is warm too. On a failure the next one is asked."""
         failures = 0
         while True:
-            for control in self.controls:
+            for control in tuple(self.controls):
                 while await self.poll(control):
                     failures = 0
             failures += 1
@@ -102,6 +121,8 @@ class Feed:
         if answer is None:
             return False
         status, body = answer
+        if status == NO_CONTENT:
+            return False  # a standby that has nothing newer: the leader is another
         taken = None
         if status == OK:
             try:
@@ -131,6 +152,7 @@ class Feed:
             return False
         self._from_disk = False
         self._gateway.apply(table)
+        self._know(table.controls)
         self.told.set()
         self._log.info(
             "route table", version=table.version, models=len(table.models), partial=table.partial
@@ -160,7 +182,7 @@ class Feed:
 
     async def _post(self, control: Control) -> None:
         failures = 0
-        while True:
+        while control in self.controls:
             control.changed.clear()
             posted = await self._post_once(control, POST_S)
             control.tried.set()

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import httptools
 
+from llmgw.gateway import memo, websocket
+
 HEAD_BYTES = 64 * 1024
 BODY_BYTES = 64 * 1024 * 1024
 HELD_BYTES = 1024 * 1024 * 1024
@@ -27,6 +29,9 @@ OWN_HEADERS = frozenset(
 #: Of two of these, who stands before us may have read the other one.
 ONCE = (b"host", b"transfer-encoding")
 STATUS_LINES = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+#: With one of these a head is read by the parser, each time.
+UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer"))
+HEAD_END = b"\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -49,9 +54,14 @@ class Budget:
 
 
 class Request:
-    """One whole request. `own` are the headers we read, `forward` the parts of the lines that go on, to be joined."""
+    """One whole request. `own` are the headers we read, `forward` the parts of the lines that go on, to be joined.
 
-    __slots__ = ("body", "forward", "http10", "keep_alive", "method", "own", "path", "target")
+    `upgrade`: it offers to become a WebSocket. `derived`: shared with those that begin with the same head.
+    """
+
+    __slots__ = (
+        "body", "derived", "forward", "http10", "keep_alive", "method", "own", "path", "target", "upgrade",
+    )  # fmt: skip
 
     def __init__(
         self, method: bytes, target: bytes, own: dict[bytes, bytes], forward: list[bytes]
@@ -66,6 +76,21 @@ class Request:
         self.body = b""
         self.http10 = False
         self.keep_alive = True
+        self.upgrade = False
+        self.derived: memo.Derived | None = None
+
+    def again(self) -> Request:
+        """One more that begins with the same head."""
+        other = Request.__new__(Request)
+        other.method = self.method
+        other.target = self.target
+        other.path = self.path
+        other.own = self.own
+        other.forward = self.forward
+        other.http10 = other.upgrade = False
+        other.keep_alive = True
+        other.derived = self.derived
+        return other
 
     def header(self, name: bytes) -> bytes:
         """Of those that go on: the last of that name, as engines' own servers read it, else b""."""
@@ -78,7 +103,8 @@ class Request:
 class RequestReader:
     """`feed` bytes of one connection; whole requests queue in `ready`, `error` is what ends it after them.
 
-    `continue_wanted`: the client waits for `100 Continue` before it sends its body.
+    `continue_wanted`: the client waits for `100 Continue` before it sends its body. `partial`: a request has begun and
+    is not whole.
     """
 
     def __init__(self, budget: Budget, body_limit: int = BODY_BYTES) -> None:
@@ -91,22 +117,84 @@ class RequestReader:
         self._last = False
         self._marks = 0  # heads, parts of bodies and ends seen
         self._offered: Request | None = None  # the head of a request that offers an upgrade
+        self.beyond = b""  # bytes behind the head of one that may become a WebSocket
+        self._candidate = b""  # the head that the parser reads, if it began there
+        self._known: memo.Head | None = None
+        self._like: Request
+        self._left = 0  # of the body of a request whose head was known
         self._begin()
 
     def _begin(self) -> None:
         self.in_head = True
+        self.partial = False
         self._read_bytes = self._size = 0
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._request: Request | None = None
 
-    @property
-    def partial(self) -> bool:
-        """Whether a request has begun and is not whole."""
-        return bool(self._target) or not self.in_head
-
     def feed(self, data: bytes) -> None:
+        if self._left:
+            data = self._more(data)
+        if not self.partial and not self._last and self.error is None:
+            known = self._known
+            if (
+                known is not None
+                and (length := known.length(data)) > 0
+                and self._again(data, length)
+            ):
+                return
+            end = data.find(HEAD_END, 0, memo.HEAD_MAX)
+            self._candidate = data[: end + 4] if end > 0 else b""
+        self._parse(data)
+
+    def _again(self, data: bytes, length: int) -> bool:
+        """The next request has the head of the one before it; False where the parser should say more of it."""
+        assert self._known is not None
+        body, budget = data[self._known.end :], self._budget
+        size = len(body)
+        if size > length or length > self._body_limit or budget.used + length > budget.limit:
+            return False
+        request = self._like.again()
+        budget.used += size
+        if size == length:
+            request.body = body
+            self.ready.append(request)
+            return True
+        self.in_head = False
+        self.partial = True
+        self._request = request
+        self._left = length - size
+        self._size = size
+        if body:
+            self._parts.append(body)
+        return True
+
+    def _more(self, data: bytes) -> bytes:
+        """The body of a request whose head was known; gives what stands behind it."""
+        part = data[: self._left]
+        self._left -= len(part)
+        self.on_body(part)
+        if self.error is not None:
+            self._left = 0
+        elif not self._left:
+            request = self._request
+            assert request is not None
+            request.body = b"".join(self._parts)
+            self.ready.append(request)
+            self._begin()
+        return data[len(part) :]
+
+    def _learn(self, request: Request) -> None:
+        """Its head stood alone at the beginning of a read, and everything about it was usual."""
+        head, self._candidate = self._candidate, b""
+        plain = request.method == b"POST" and not request.http10 and request.keep_alive
+        if plain and not UNUSUAL & request.own.keys():
+            self._known = memo.head(head, len(self._headers))
+            request.derived = memo.Derived(b"".join(request.forward))
+            self._like = request.again()
+
+    def _parse(self, data: bytes) -> None:
         while data and self.error is None and not self._last:
             marks, size = self._marks, len(data)
             try:
@@ -140,7 +228,7 @@ class RequestReader:
         self._parts = []
 
     def _refuse(self, status: int, message: str) -> None:
-        if self.error is None:
+        if self.error is None and not self._last:
             self._release()
             self.error = Refused(status, message)
 
@@ -150,10 +238,13 @@ class RequestReader:
         JDK's HTTP client offers h2c on every plain request. llhttp ends such a request at its head, as if the body were
         the other protocol already, so the head is fed again without the offer, before the rest.
         """
+        self._candidate = b""
         request = self._offered
         if request is None or request.method == b"CONNECT":
             self._refuse(405, "CONNECT is not served here")
             return b""
+        if not request.http10 and websocket.offered(request.method, request.own):
+            return self._last_of_http(request, rest)
         own = {k: v for k, v in request.own.items() if k not in (b"upgrade", b"http2-settings")}
         close = b"close" in own.get(b"connection", b"").lower()
         own[b"connection"] = b"close" if close else b"keep-alive"
@@ -162,7 +253,20 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         return head + rest
 
+    def _last_of_http(self, request: Request, rest: bytes) -> bytes:
+        """Whatever becomes of the offer, no other request follows on this connection."""
+        request.upgrade = True
+        request.keep_alive = False
+        request.forward = websocket.passed_on(request.own, request.forward)
+        self.beyond = rest
+        self._last = True
+        self.ready.append(request)
+        return b""
+
     # -- called by httptools
+
+    def on_message_begin(self) -> None:
+        self.partial = True
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -235,13 +339,18 @@ class RequestReader:
     def on_message_complete(self) -> None:
         self._marks += 1
         request, parts, parser = self._request, self._parts, self._parser
-        if request is not None and self.error is None:
+        if self._last:
+            self._release()  # what follows a last request in the same read is not looked at
+        elif request is not None and self.error is None:
             if parser.should_upgrade():
                 self._offered = request
             else:
+                request.own.pop(memo.LENGTH, None)  # it is that of the body, and no other
                 request.body = parts[0] if len(parts) == 1 else b"".join(parts)
                 request.keep_alive = parser.should_keep_alive() and not request.http10
                 self._last = not request.keep_alive
+                if self._candidate:
+                    self._learn(request)
                 self.continue_wanted = False
                 self.ready.append(request)
         self._begin()

@@ -1,7 +1,8 @@
 """API keys of clients, checked from the table in use, so that they hold with control away.
 
 Answers for: who may ask for which model, and how much. Keys are random 256-bit values, so a plain SHA-256 is enough.
-Limits are this process's own: two gateways give a key its limit each. It may not log or keep what a client sent.
+Limits hold over all workers of one gateway; two gateways give a key its limit each. It may not log or keep what a
+client sent.
 """
 
 from __future__ import annotations
@@ -12,44 +13,67 @@ from fnmatch import fnmatchcase
 from math import ceil
 
 from llmgw.core.types.routes import RouteKey
+from llmgw.gateway.common import Common, Row, alone
+from llmgw.gateway.memo import Derived
 from llmgw.gateway.openai import ProblemError
 
 HINT = "send `Authorization: Bearer KEY`"
 MINUTE_S = 60.0
+ROUNDING_S = 1e-6
 
 
 class Use:
-    """What one key has in use; it outlives tables. `allowance`: requests that it may begin at once, as of `since`."""
+    """What one key has in use in this process; it outlives tables. `row`: what all workers have."""
 
-    __slots__ = ("allowance", "in_flight", "key", "since")
+    __slots__ = ("_allowed", "in_flight", "key", "limited", "row")
 
-    def __init__(self, key: RouteKey, now: float) -> None:
-        self.key = key
+    def __init__(self, key: RouteKey, row: Row) -> None:
         self.in_flight = 0
-        self.allowance = key.limits.get("per_minute", 0.0)
-        self.since = now
+        self.row = row
+        self.follow(key)
+
+    def follow(self, key: RouteKey) -> None:
+        """What the table in use says of it."""
+        self.key = key
+        self.limited = bool(key.limits)
+        self._allowed: dict[str, bool] = {}  # models of the catalog only, so it stays small
+
+    def allows(self, model: str) -> bool:
+        known = self._allowed.get(model)
+        if known is None:
+            known = self._allowed[model] = allowed(self.key, model)
+        return known
 
     def begin(self, now: float) -> None:
         """One request more, ended by `end`; `ProblemError` 429 where that is one too many."""
+        self.in_flight += 1
+        if not self.limited:
+            return
         limits = self.key.limits
         most = limits.get("in_flight")
-        if most is not None and self.in_flight >= most:
-            why = f"{self.in_flight} requests in flight, and {most:g} is its limit"
-            raise self._refused(why, 1)
+        if most is not None:
+            # First taken, then counted: of two workers that take the last place at once neither sees it free.
+            self.row.put(self.in_flight)
+            before = self.in_flight - 1 + self.row.others(now)
+            if before >= most:
+                self.end()
+                why = f"{before} requests in flight, and {most:g} is its limit"
+                raise self._refused(why, 1)
         rate = limits.get("per_minute")
         if rate is not None:
-            gained = (now - self.since) * rate / MINUTE_S
-            self.allowance = min(rate, self.allowance + gained)
-            self.since = now
-            if self.allowance < 1:
-                wait_s = ceil((1 - self.allowance) * MINUTE_S / rate)
+            # Each request takes its share of a minute, from now or from where the last one's ends (GCRA, as in ATM).
+            until = max(self.row.until, now) + MINUTE_S / rate
+            wait_s = until - now - MINUTE_S
+            if wait_s > ROUNDING_S:
+                self.end()
                 why = f"its {rate:g} requests a minute are used up"
-                raise self._refused(why, wait_s)
-            self.allowance -= 1
-        self.in_flight += 1
+                raise self._refused(why, ceil(wait_s))
+            self.row.until = until
 
     def end(self) -> None:
         self.in_flight -= 1
+        if self.limited and "in_flight" in self.key.limits:
+            self.row.put(self.in_flight)
 
     def _refused(self, why: str, wait_s: int) -> ProblemError:
         message = f"API key {self.key.id!r}: {why}"
@@ -59,7 +83,10 @@ class Use:
 class Keys:
     """`open_without`: where there are no keys, everybody may ask (loopback, or `--insecure`)."""
 
-    def __init__(self, keys: tuple[RouteKey, ...], *, open_without: bool) -> None:
+    def __init__(
+        self, keys: tuple[RouteKey, ...], *, open_without: bool, common: Common | None = None
+    ) -> None:
+        self._common = common or alone()
         self._keys = {key.sha256.lower(): key for key in keys}
         self._uses: dict[str, Use] = {}
         self.open = open_without and not keys
@@ -69,7 +96,7 @@ class Keys:
         for digest, use in before._uses.items():
             key = self._keys.get(digest)
             if key is not None and key.limits == use.key.limits:
-                use.key = key
+                use.follow(key)
                 self._uses[digest] = use
         return self
 
@@ -77,14 +104,26 @@ class Keys:
         """The key of a request, None where none is needed; `ProblemError` otherwise."""
         return None if self.open else self._known(headers)[1]
 
-    def begin(self, headers: dict[bytes, bytes], now: float) -> Use | None:
-        """The same for what counts: one request of this key begins."""
+    def begin(
+        self, headers: dict[bytes, bytes], now: float, derived: Derived | None = None
+    ) -> Use | None:
+        """The same for what counts: one request of this key begins. `derived`: what is known of the same headers."""
         if self.open:
             return None
+        if derived is not None and derived.keys is self:
+            known: Use = derived.use
+            if known.limited:
+                known.begin(now)
+            else:
+                known.in_flight += 1
+            return known
         digest, key = self._known(headers)
         use = self._uses.get(digest)
         if use is None:
-            use = self._uses[digest] = Use(key, now)
+            row = self._common.row("key", digest, sorted(key.limits.items()))
+            use = self._uses[digest] = Use(key, row)
+        if derived is not None:
+            derived.keys, derived.use = self, use
         use.begin(now)
         return use
 

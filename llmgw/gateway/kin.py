@@ -20,13 +20,17 @@ TRIES = 3
 
 
 class Birth(Struct, frozen=True):
-    """What a worker is told by its parent. `family`: all workers of one parent; `slots`: each one's metrics."""
+    """What a worker is told by its parent. `family`: all workers of one parent; `slots`: each one's metrics.
+
+    `counts`: what they count together (`common`).
+    """
 
     settings: GatewaySettings
     index: int
     family: str
     listener: int
     slots: tuple[int, ...]
+    counts: int = -1
 
 
 def slots(n: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from llmgw.gateway import openai, raw
+from llmgw.gateway import openai, raw, websocket
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import allowed
 from llmgw.gateway.openai import JSON, ProblemError
@@ -20,7 +20,7 @@ MODELS = b"/v1/models"
 METRICS = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 PREFLIGHT = (
     b"access-control-allow-origin: *\r\n"
-    b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
+    b"access-control-allow-methods: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"
     b"access-control-allow-headers: %b\r\n"
     b"access-control-max-age: 86400\r\n"
     b"vary: access-control-request-headers\r\n"
@@ -37,6 +37,8 @@ def respond(gateway: Gateway, request: Request, *, loopback: bool) -> Reply:
         return _preflight(request)
     if path in openai.APIS:
         raise _wrong_method(method, "POST, OPTIONS")
+    if path == websocket.REALTIME:
+        raise _wrong_method(method, "GET, OPTIONS")
     if path.startswith(raw.PREFIX):
         raise _wrong_method(method, ", ".join(m.decode() for m in raw.METHODS))
     if path not in (MODELS, b"/healthz", b"/metrics") and not path.startswith(MODELS + b"/"):

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from llmgw.gateway import openai
 from llmgw.gateway.answer import Answer
 from llmgw.gateway.balance import Fleet
 from llmgw.gateway.breaker import CLOSED, HALF_OPEN, OPEN
@@ -23,8 +22,6 @@ BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 WORD = re.compile(r"[A-Za-z0-9_./:@+,%#-]+")
 SERVER_ERROR = 500
-#: what most requests ask, decoded once
-PATHS = {path: path.decode() for path in openai.APIS}
 LINES_MAX = 200
 COUNTERS = {
     "retries": "Attempts repeated on another replica or a fresh connection.",
@@ -89,12 +86,18 @@ class Access:
     ) -> None:
         """Without the query: some clients put keys there."""
         level = "warning" if end == "broken" or answer.status >= SERVER_ERROR else "info   "
+        derived = request.derived
+        words = derived.words if derived is not None else ""
+        if not words:
+            words = f"method={request.method.decode()} path={_path(request.path)}"
+            if derived is not None:
+                derived.words = words
         self._lines.append(
-            f"{self._timestamp()} {level} request  id={answer.request_id.decode()} "
-            f"method={request.method.decode()} path={PATHS.get(request.path) or _path(request.path)} "
+            f"{self._timestamp()} {level} request  id={answer.request_id.decode()} {words} "
             f"status={answer.status} model={model or '-'} replica={replica or '-'} key={key or '-'} "
             f"bytes={answer.sent} ms={seconds * 1000:.1f} first_ms={first_s * 1000:.1f} "
-            f"waited_ms={waited_s * 1000:.0f} end={end}{f' why={_plain(why)}' if why else ''}\n"
+            f"waited_ms={f'{waited_s * 1000:.0f}' if waited_s else '0'} end={end}"
+            f"{f' why={_plain(why)}' if why else ''}\n"
         )
         if len(self._lines) >= LINES_MAX:
             self.flush()
@@ -164,20 +167,24 @@ class Meter:
         self, model: str, status: int, seconds: float, first: float, size: int
     ) -> ModelMeter:
         """`model` is empty where a request named none that exists."""
-        of = self.model(model)
+        of = self.models.get(model) or self.model(model)
         of.codes[status] = of.codes.get(status, 0) + 1
         self.sent_bytes += size
         if model:
-            of.seconds.add(seconds)
+            whole = of.seconds  # `Histogram.add` in place: this is for every request
+            whole.counts[bisect_left(BUCKETS, seconds)] += 1
+            whole.sum += seconds
             if first:
-                of.first.add(first)
+                begun = of.first
+                begun.counts[bisect_left(BUCKETS, first)] += 1
+                begun.sum += first
         return of
 
     def said(self, model: str, tail: bytes) -> None:
         """`tail`: the last bytes of a good answer."""
         prompt, completion = tokens(tail)
         if prompt or completion:
-            of = self.model(model)
+            of = self.models.get(model) or self.model(model)
             of.prompt += prompt
             of.completion += completion
 

@@ -22,13 +22,15 @@ OPENAI, ANTHROPIC, RESPONSES = "openai", "anthropic", "responses"
 class Api(NamedTuple):
     """`streams`: an answer may be a stream of events, so that a waiting client can be told so.
 
-    `form`: the body is a multipart form; `raw`: an engine's own API; `repeats`: may be asked again after a failure.
+    `form`: the body is a multipart form; `raw`: an engine's own API; `socket`: a WebSocket is what it answers;
+    `repeats`: may be asked again after a failure.
     """
 
     dialect: str = OPENAI
     streams: bool = False
     form: bool = False
     raw: bool = False
+    socket: bool = False
     repeats: bool = True
 
 

@@ -6,9 +6,12 @@ may not know sockets.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import asyncio
+from typing import Any, Protocol
 
-from llmgw.gateway import form, openai, raw
+import msgspec
+
+from llmgw.gateway import form, openai, raw, websocket
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import Api
@@ -25,7 +28,7 @@ class Upstream(Protocol):
     told: bool
     reader: ReplyReader
 
-    def send(self, sink: Any, head: bytes, body: Pieces, *, plain: bool) -> None: ...
+    def send(self, sink: Any, head: bytes, body: Pieces, *, plain: bool) -> ReplyReader: ...
 
     def cancel(self) -> None: ...
 
@@ -35,8 +38,10 @@ class Upstream(Protocol):
 
     def resume(self) -> None: ...
 
+    def switch(self) -> asyncio.Transport: ...
 
-class Asked(NamedTuple):
+
+class Asked(msgspec.Struct):
     """`target`: the path that the engine is asked; `span`: where a form names the model."""
 
     model: str
@@ -50,6 +55,10 @@ def asked(request: Request, api: Api) -> Asked:
     if api.raw:
         call = raw.call(request.target)
         return Asked(call.model, stream=False, target=call.target)
+    if api.socket:
+        if not request.upgrade:
+            raise websocket.only_so()
+        return Asked(websocket.model(request.target), stream=False, target=request.target)
     if api.form:
         found = form.asked(request.body, request.header(b"content-type"))
         span = (found.start, found.end)
@@ -58,29 +67,38 @@ def asked(request: Request, api: Api) -> Asked:
     return Asked(body.model, body.stream is True and api.streams, request.target)
 
 
-def pieces(request: Request, endpoint: Endpoint, asked: Asked, api: Api) -> Pieces:
-    """The body with the engine's own name of the model; a large form is not copied for it."""
-    name = endpoint.upstream_model
-    if api.raw or not name or name == asked.model:
-        return (request.body,)
+def renamed(request: Request, name: str, asked: Asked, api: Api) -> tuple[bytes, Pieces]:
+    """Path and body with the engine's own `name` of the model; a large form is not copied for it."""
+    if api.socket:
+        return websocket.renamed(asked.target, name), (request.body,)
     if asked.span is None:
-        return (openai.renamed(request.body, name),)
+        return asked.target, (openai.renamed(request.body, name),)
     start, end = asked.span
     body = memoryview(request.body)
-    return body[:start], name.encode(), body[end:]
+    return asked.target, (body[:start], name.encode(), body[end:])
 
 
 def head(
-    request: Request, endpoint: Endpoint, target: bytes, size: int, request_id: bytes
+    request: Request, endpoint: Endpoint, target: bytes, body: Pieces, request_id: bytes
 ) -> bytes:
-    """`size`: bytes of the body; a request without one says so only where its method may have one."""
-    length = b"content-length: %d\r\n" % size if size or request.method != b"GET" else b""
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\n%b\r\n" % (
-        request.method,
-        target,
-        endpoint.authority,
-        b"".join(request.forward),
-        length,
-        request_id,
-        endpoint.authorization,
+    """A request without a body says so only where its method may have one."""
+    size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    derived = request.derived
+    length = b"content-length: %d\r\n" % size if size or request.method not in raw.READING else b""
+    return b"".join(
+        (
+            request.method,
+            b" ",
+            target,
+            b" HTTP/1.1\r\nhost: ",
+            endpoint.authority,
+            b"\r\n",
+            b"".join(request.forward) if derived is None else derived.lines,
+            length,
+            b"x-request-id: ",
+            request_id,
+            b"\r\n",
+            endpoint.authorization,
+            b"\r\n",
+        )
     )

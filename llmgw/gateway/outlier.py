@@ -15,7 +15,6 @@ count where prompts choose the replica (`sticky_prefix_bytes`): the slow one may
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import median
 
 from llmgw.gateway.endpoint import WINDOW, Endpoint
 
@@ -39,6 +38,12 @@ def judge(endpoints: Iterable[Endpoint], now: float) -> bool:
             elif endpoint in medians and others:
                 endpoint.slow = _slow(medians[endpoint], median(others), before=endpoint.slow)
     return any(e.slow for siblings in profiles.values() for e in siblings)
+
+
+def median(values: list[float]) -> float:
+    """That of `statistics`, without what that module loads: a gateway is to be small (P11)."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _median(endpoint: Endpoint, now: float) -> float | None:

@@ -9,6 +9,9 @@ from llmgw.gateway.balance import FAILED, LOADED, Target
 from llmgw.gateway.openai import ProblemError
 from llmgw.gateway.queue import share
 
+#: What holds the room of a model that fits nowhere is here to stay, or a person has to act.
+NO_ROOM_RETRY_S = 30
+
 
 def no_route_table() -> ProblemError:
     return ProblemError(
@@ -47,6 +50,15 @@ def share_used(target: Target, held: int) -> ProblemError:
 
 
 def failed(target: Target) -> ProblemError:
+    if target.route.no_room:
+        return ProblemError(
+            503,
+            "model_no_room",
+            f"there is no room for model {target.name!r}: {target.route.no_room}",
+            "no engine that may be stopped would make room: `llmgw status` shows what holds it",
+            retry_after_s=NO_ROOM_RETRY_S,
+            detail={"stage": "waiting"},
+        )
     return ProblemError(
         503,
         "model_failed",

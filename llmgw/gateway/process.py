@@ -22,6 +22,7 @@ from llmgw import __version__, errors
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.gateway.door import Door
 from llmgw.gateway.feed import Feed
+from llmgw.gateway.memory import settle
 from llmgw.gateway.meter import Access
 from llmgw.gateway.place import Place, occupied, spelled
 from llmgw.gateway.proxy import serve_on
@@ -116,13 +117,15 @@ class Process:
             lambda coroutine: group.create_task(_guarded(coroutine, log)), gateway.clock
         )
         gateway.connect = dialer.connect
+        gateway.soon = asyncio.get_running_loop().call_soon
         feed = Feed(gateway, dialer, self._settings, log)
         feed.restore()
         if not gateway.open_without_keys:
             await _need_keys(gateway, feed, self._where)
-        group.create_task(_kept(feed.run, log))
-        group.create_task(_kept(self._sweep, log))
+        group.create_task(kept(feed.run, log))
+        group.create_task(kept(self._sweep, log))
         server = await self._opened(group, feed)
+        settle()
         log.info("serving", listen=self._where, gateway=gateway.id, pid=os.getpid())
         self._service.ready(f"serving {self._where}")
         await self._stop.asked.wait()
@@ -131,6 +134,7 @@ class Process:
         server.close()
         self._leave()
         await _finish(gateway, self._stop, self._settings.drain_timeout_s, log)
+        gateway.write_down()
         if gateway.access is not None:
             gateway.access.flush()
         await feed.last_words()
@@ -247,7 +251,7 @@ def _left(gateway: Gateway) -> int:
     return len(gateway.connections) if gateway.handed_over else gateway.in_flight()
 
 
-async def _kept(work: Callable[[], Coroutine[Any, Any, None]], log: Any) -> None:
+async def kept(work: Callable[[], Coroutine[Any, Any, None]], log: Any) -> None:
     """Work without an end. A bug in it must not end the streams: it is logged whole, and the work begins anew."""
     while True:
         await _guarded(work(), log)

@@ -60,7 +60,8 @@ class Downstream(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        return self._exchange is not None
+        """Asked while this process ends: what a slow client has not taken yet is part of its answer."""
+        return self._exchange is not None or self._transport.get_write_buffer_size() > 0
 
     # -- called by the loop
 
@@ -74,15 +75,14 @@ class Downstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._read_at = self._gateway.now
-        if self._lingering:
-            return
         if self._exchange is not None:
             self._stash += data
             if len(self._stash) > STASH_BYTES:
                 self._transport.pause_reading()
-            return
-        self._feed(data)
-        self._advance()
+        elif not self._lingering:
+            self._feed(data)
+            if not self._advancing:
+                self._advance()
 
     def eof_received(self) -> bool:
         """A client that will send no more has left: a closed connection looks the same as a half-closed one.
@@ -161,10 +161,10 @@ class Downstream(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         self._exchange = None
         self._read_at = self._gateway.now
-        if keep_alive and (not self._gateway.stopping or self._gateway.handed_over):
-            self._advance()
-        else:
+        if not keep_alive or (self._gateway.stopping and not self._gateway.handed_over):
             self._transport.close()
+        elif self._stash or self._reader.ready or self._reader.error is not None:
+            self._advance()
 
     def abort(self) -> None:
         """A reset: where an answer ends with its connection, a clean close would make a whole one of it."""
@@ -172,6 +172,14 @@ class Downstream(asyncio.Protocol):
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self._transport.abort()
+
+    def switch(self) -> tuple[asyncio.Transport, asyncio.Protocol, bytes]:
+        """The connection goes on in another protocol; and what came of that already, still unread."""
+        beyond = self._reader.beyond + bytes(self._stash)
+        self._reader.beyond = b""
+        self._stash.clear()
+        self._transport.resume_reading()
+        return self._transport, self, beyond
 
     # -- time
 

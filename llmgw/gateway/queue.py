@@ -32,15 +32,15 @@ class Waiter(Protocol):
 class Queue:
     """Every step costs the same however many wait (`OrderedDict`: the first of a plain dict gets slow to find)."""
 
-    __slots__ = ("_lanes", "_size")
+    __slots__ = ("_lanes", "size")
 
     def __init__(self) -> None:
         #: client -> its requests; the first client is next
         self._lanes: OrderedDict[str, OrderedDict[Waiter, None]] = OrderedDict()
-        self._size = 0
+        self.size = 0
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[Waiter]:
         for lane in self._lanes.values():
@@ -58,12 +58,12 @@ class Queue:
         lane[waiter] = None
         if again:
             lane.move_to_end(waiter, last=False)
-        self._size += 1
+        self.size += 1
 
     def remove(self, waiter: Waiter) -> None:
         lane = self._lanes[waiter.who]
         del lane[waiter]
-        self._size -= 1
+        self.size -= 1
         if not lane:
             del self._lanes[waiter.who]
 

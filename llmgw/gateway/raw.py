@@ -8,12 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from llmgw.gateway import websocket
+from llmgw.gateway.http1 import Request
 from llmgw.gateway.keys import Use
 from llmgw.gateway.openai import Api, ProblemError
+from llmgw.gateway.reply import ReplyReader
 
 PREFIX = b"/upstream/"
 RIGHT = "upstream"
-METHODS = (b"GET", b"POST", b"PUT", b"PATCH", b"DELETE")
+READING = (b"GET", b"HEAD")
+METHODS = (*READING, b"POST", b"PUT", b"PATCH", b"DELETE")
 #: A call of which nobody knows what it does is not made twice; reading may be.
 READS, WRITES = Api(raw=True), Api(raw=True, repeats=False)
 
@@ -26,9 +30,12 @@ class Call(NamedTuple):
 
 
 def api(path: bytes, method: bytes) -> Api | None:
+    """How a call that is none of `openai.APIS` is treated, None where it is not passed on."""
+    if path == websocket.REALTIME and method == b"GET":
+        return websocket.REALTIME_API
     if not path.startswith(PREFIX) or method not in METHODS:
         return None
-    return READS if method == b"GET" else WRITES
+    return READS if method in READING else WRITES
 
 
 def call(target: bytes) -> Call:
@@ -46,6 +53,14 @@ def call(target: bytes) -> Call:
     last = b"/" if parts and rest.endswith(b"/") else b""
     model = unquote_to_bytes(name).decode(errors="replace")
     return Call(model, b"/" + b"/".join(parts) + last + mark + query)
+
+
+def expect(reader: ReplyReader, request: Request, api: Api) -> None:
+    """What an answer may be here that it may not be elsewhere."""
+    reader.counts = not api.raw
+    reader.may_switch = request.upgrade
+    if request.method == b"HEAD":
+        reader.answers_head()
 
 
 def check(use: Use | None, *, loopback: bool) -> None:

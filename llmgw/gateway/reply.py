@@ -6,11 +6,13 @@ still be ended properly. It may not know sockets, models or the clock.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import httptools
 
-from llmgw.gateway.http1 import HEAD_BYTES, LAST_CHUNK
+from llmgw.gateway import memo
+from llmgw.gateway.http1 import HEAD_BYTES, HEAD_END, LAST_CHUNK, status_line
 
 #: Hop by hop, what the gateway says itself, and CORS, which is the gateway's to grant.
 OWN_HEADERS = frozenset(
@@ -19,8 +21,8 @@ OWN_HEADERS = frozenset(
     b"access-control-allow-headers access-control-allow-credentials access-control-expose-headers "
     b"access-control-max-age".split()
 )
-HEAD_END = b"\r\n\r\n"
-BODILESS, FINAL = (204, 304), 200
+OK = FINAL = 200
+BODILESS = (204, 304)
 
 
 class BadReplyError(Exception):
@@ -29,6 +31,19 @@ class BadReplyError(Exception):
 
 def bad(message: str) -> NoReturn:
     raise BadReplyError(message)
+
+
+class Seen:
+    """The last head of an engine that was usual, and what was read in it."""
+
+    __slots__ = ("content_type", "encoded", "head", "lines", "status")
+
+    def __init__(self) -> None:
+        self.head: memo.Head | None = None
+        self.status = 0
+        self.content_type = b""
+        self.encoded = False
+        self.lines = b""
 
 
 class ReplyReader:
@@ -50,37 +65,98 @@ class ReplyReader:
     tidy = True
     #: whether a good answer shows that the engine is well; who asks it for `/health` has asked for nothing else (F64)
     counts = True
+    #: the client offered to go on as a WebSocket; the engine took the offer
+    may_switch = switched = False
+    _head_only = False
+    #: status line and headers that go on, once the head is whole
+    lines = b""
     _excess = False
     _left = 0
     _buffer = b""
+    #: False: only counts, behind a head that was known
+    parses = False
+    _parser: Any
+    _candidate = b""
+    _count = 0
 
-    def __init__(self, *, plain: bool = False) -> None:
+    def __init__(self, seen: Seen | None = None, *, plain: bool = False) -> None:
         self.plain = plain
-        self.headers: list[bytes] = []  # parts of lines, to be joined
-        self._pieces: list[bytes] = []
-        if plain:  # httptools looks for it once, here; a raw body costs no call per chunk
-            self.on_body = self._pieces.append
-        self._parser: Any = httptools.HttpResponseParser(self)
+        self._seen = seen or Seen()
+        self._pieces: list[bytes]
+        self._headers: list[bytes]  # parts of lines, to be joined
+
+    def answers_head(self) -> None:
+        """What is known of heads holds where a body follows."""
+        self._head_only = True
+        self._seen = Seen()
 
     def feed(self, data: bytes) -> bytes:
-        self.any = True
-        if self.answered:
-            try:
-                self._parser.feed_data(data)
-            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
-                self._unreadable(e)
-        else:
+        if not self.any:
+            self.any = True
+            head = self._seen.head
+            if head is not None and (length := head.length(data)) >= 0:
+                return self._again(data, head.end, length)
+            self._begin()
+        if not self.parses:
+            return self._counted(data)
+        if not self.answered:
             data = self._head(data)
-            if not self.answered:
-                return b""
+            return self._checked(data) if self.answered else b""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
+            self._unreadable(e)
+        if self.done or self.plain or self.length is not None:
+            return self._checked(data)
+        return data  # of a stream, and this is for each event
+
+    def _checked(self, data: bytes) -> bytes:
         if self.length is not None:
             self._left -= len(data)
             self._excess = self._excess or self._left < 0
         elif self.done and self.chunked:
-            self.tidy = data.endswith(LAST_CHUNK)
+            self.tidy = not data or data.endswith(LAST_CHUNK)
         if self._excess:
             bad("sent more than its answer")
+        if self.done and self._candidate:
+            self._learn()
         return self._plain() if self.plain else data
+
+    def _begin(self) -> None:
+        if self.plain:  # httptools looks for it once, here; a raw body costs no call per chunk
+            self._pieces = []
+            self.on_body = self._pieces.append
+        self.parses = True
+        self._parser = httptools.HttpResponseParser(self)
+
+    def _again(self, data: bytes, end: int, length: int) -> bytes:
+        """The head that came last, but for its length: the body is counted, there is nothing to parse in it."""
+        seen = self._seen
+        self.status, self.lines = seen.status, seen.lines
+        self.content_type, self.encoded = seen.content_type, seen.encoded
+        self.length = self._left = length
+        self.answered = True
+        body = data[end:]
+        if len(body) != length:
+            return self._counted(body)
+        self.done = self.reusable = True
+        return body
+
+    def _counted(self, data: bytes) -> bytes:
+        self._left -= len(data)
+        if not self._left:
+            self.done = self.reusable = True
+        elif self._left < 0:
+            bad("sent more than its answer")
+        return data
+
+    def _learn(self) -> None:
+        usual = self.status == OK and self.length and not self.chunked and self.reusable
+        found = memo.head(self._candidate, self._count) if usual else None
+        if found is not None:
+            seen = self._seen
+            seen.status, seen.lines, seen.head = self.status, self.lines, found
+            seen.content_type, seen.encoded = self.content_type, self.encoded
 
     def _plain(self) -> bytes:
         body = b"".join(self._pieces)
@@ -101,9 +177,13 @@ class ReplyReader:
             if buffer[9:10] != b"1" or not buffer.startswith(b"HTTP/1."):
                 break
             if buffer[9:12] == b"101":
-                bad("switched to another protocol")
+                if not self.may_switch:
+                    bad("switched to another protocol")
+                return self._switch(buffer[:end], buffer[end:])
             buffer = buffer[end:]  # 100, 102, 103 are for this hop, and nobody waits for them
         self._buffer = b""
+        if buffer is data:
+            self._candidate = buffer[:end]
         self._sort(buffer[:found].split(b"\r\n"))
         try:
             self._parser.feed_data(buffer)
@@ -111,12 +191,37 @@ class ReplyReader:
             self._unreadable(e)
         if self.status < FINAL:
             bad(f"answered with status {self.status}")
+        self._lines()
         self._left = self.length or 0
-        return buffer[end:]
+        return self._bodiless(buffer[end:]) if self._head_only else buffer[end:]
+
+    def _bodiless(self, rest: bytes) -> bytes:
+        """Its length is that of the body it would have; the parser waits for that one, so it is not asked on."""
+        if rest:
+            bad("sent more than its answer")
+        self._candidate = b""
+        self._left = 0
+        self.done = True
+        self.reusable = self._parser.should_keep_alive()
+        return b""
+
+    def _switch(self, head: bytes, rest: bytes) -> bytes:
+        """The last of HTTP here: what follows is not read."""
+        self._buffer = b""
+        self._sort(head[: -len(HEAD_END)].split(b"\r\n"))
+        with suppress(httptools.HttpParserUpgrade):
+            try:
+                self._parser.feed_data(head)
+            except httptools.HttpParserError as e:
+                bad(f"sent no proper HTTP: {e}")
+        self._lines()
+        self.length, self.chunked, self.plain, self.switched = None, False, False, True
+        return rest
 
     def _sort(self, lines: list[bytes]) -> None:
         """Headers that go on, and those that are read. The parser, fed next, refuses lines that are none."""
-        headers = self.headers
+        headers = self._headers = []
+        self._count = len(lines) - 1
         for line in lines[1:]:
             name, _, value = line.partition(b":")
             lower = name.lower()
@@ -131,6 +236,9 @@ class ReplyReader:
                 self.length = int(value.strip()[-30:]) if value.strip().isdigit() else None
             elif lower == b"transfer-encoding":
                 self.chunked = value.lower().strip().endswith(b"chunked")
+
+    def _lines(self) -> None:
+        self.lines = status_line(self.status) + b"".join(self._headers)
 
     def _unreadable(self, error: Exception) -> None:
         if not self.done:

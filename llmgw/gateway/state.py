@@ -13,13 +13,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from llmgw.core.types.routes import Demand, RouteTable
-from llmgw.gateway import openai
+from llmgw.gateway import books, openai
 from llmgw.gateway.balance import Fleet, Target, merged
+from llmgw.gateway.books import Ended
+from llmgw.gateway.common import Common, alone
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import BODY_BYTES, Budget
 from llmgw.gateway.keys import Keys
 from llmgw.gateway.meter import Access, Meter
 from llmgw.gateway.openai import Names
+from llmgw.gateway.shared import SharedTarget, share
 
 #: An idle connection is not kept longer: llama-server closes its own after 5 s, and each holds one of its threads.
 IDLE_UPSTREAM_S = 4.0
@@ -53,18 +56,37 @@ class Gateway:
         self.fleet = Fleet()
         self.names = Names(RouteTable())
         self.open_without_keys = open_without_keys
-        self.keys = Keys((), open_without=open_without_keys)
+        #: what the workers of this gateway count together
+        self.common = alone()
+        self.keys = Keys((), open_without=open_without_keys, common=self.common)
         self.connections: set[Any] = set()
         self.stopping = False
         #: what is scraped: ours, or ours among those of the other workers
         self.scraped: Callable[[bytes], bytes] = bytes
         self.handed_over = False  # stopping, and another process accepts in our place
+        #: has it done once this round of the loop is over
+        self.soon: Callable[[Callable[[], None]], object] = _at_once
+        self._ended: list[Ended] = []
         self.on_change: list[Callable[[], None]] = []
         self.connect: Connect
         self._list = b""
         self._n = 0
-        prefix = self.id[:8].encode()
-        self._ids = (b"%b-%d" % (prefix, n) for n in itertools.count(1))
+        self._prefix = self.id[:8].encode()
+        self._numbers = itertools.count(1)
+
+    def count_with(self, common: Common) -> None:
+        """Before the first table: this process is one of several."""
+        self.common = common
+        common.alive(self.now)
+        share(self.fleet, common)
+
+    def look(self) -> None:
+        """One of several workers: whether a place came free elsewhere for those that wait here."""
+        for target in tuple(self.fleet.targets.values()):
+            if target.waiting.size and isinstance(target, SharedTarget):
+                target.look(self.clock())
+                if not target.waiting.size:
+                    self.changed()
 
     # -- tables
 
@@ -74,7 +96,7 @@ class Gateway:
         table = merged(old, table) if old is not None else table
         gone = self.fleet.apply(table, self.clock())
         self.names = Names(table)
-        keys = Keys(table.keys, open_without=self.open_without_keys)
+        keys = Keys(table.keys, open_without=self.open_without_keys, common=self.common)
         self.keys = keys.following(self.keys)
         self._list = b""
         for target in (*gone, *self.fleet.targets.values()):
@@ -101,14 +123,25 @@ class Gateway:
         return self._list
 
     def exposition(self) -> bytes:
+        self.write_down()
         return self.meter.exposition(self.fleet, len(self.connections))
 
     # -- requests
 
+    def book(self, ended: Ended) -> None:
+        """Written down when the loop has sent what is to be sent."""
+        self._ended.append(ended)
+        if len(self._ended) == 1:
+            self.soon(self.write_down)
+
+    def write_down(self) -> None:
+        ended, self._ended = self._ended, []
+        books.write_down(ended, self.meter, self.access)
+
     def request_id(self, sent: bytes | None) -> bytes:
         if sent is not None and REQUEST_ID.fullmatch(sent):
             return sent
-        return next(self._ids)
+        return b"%b-%d" % (self._prefix, next(self._numbers))
 
     def emptied(self, endpoint: Endpoint) -> None:
         """Nothing is left on a replica that drains, or that is in the table no more."""
@@ -140,6 +173,7 @@ class Gateway:
     def tick(self) -> None:
         """Once a second: every time-out there is. No request has a timer of its own."""
         now = self.now = self.clock()
+        self.common.alive(now)
         for target in tuple(self.fleet.targets.values()):
             for _ in target.watch(now):
                 self.meter.count("breaker_opened")
@@ -158,6 +192,10 @@ class Gateway:
             connection.sweep(now)
         if self.access is not None:
             self.access.flush()
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def _close_idle(endpoint: Endpoint, before: float) -> None:

@@ -44,12 +44,14 @@ class Upstream(asyncio.Protocol):
     """A connection to an engine (or to control): one request at a time, then idle in its endpoint's pool."""
 
     __slots__ = (
-        "_clock", "_endpoint", "_pass", "_paused", "_sink", "idle_since", "reader", "reused", "told", "transport",
+        "_clock", "_endpoint", "_fresh", "_pass", "_paused", "_sink", "idle_since", "reader", "reused", "told",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
         self._endpoint = endpoint
         self._sink: Sink | None = None
+        self._fresh = True  # nothing was ever asked here
         self.transport: asyncio.Transport
         self._clock = clock
         self._paused = False
@@ -59,15 +61,17 @@ class Upstream(asyncio.Protocol):
         self.reused = False
         self.idle_since = 0.0
 
-    def send(self, sink: Sink, head: bytes, body: Pieces, *, plain: bool) -> None:
+    def send(self, sink: Sink, head: bytes, body: Pieces, *, plain: bool) -> ReplyReader:
         self._sink = sink
+        self._fresh = False
         self._pass = None
         self.told = False
-        self.reader = ReplyReader(plain=plain)
+        reader = self.reader = ReplyReader(self._endpoint.seen, plain=plain)
         if len(body) == 1 and len(body[0]) < JOIN_BYTES:
             self.transport.write(head + body[0])
         else:
             self.transport.writelines((head, *body))
+        return reader
 
     def data_received(self, data: bytes) -> None:
         sink = self._sink
@@ -111,9 +115,9 @@ class Upstream(asyncio.Protocol):
     def release(self) -> None:
         """Into the pool, where the connection may be used again."""
         transport, endpoint = self.transport, self._endpoint
-        fresh = not hasattr(self, "reader")
+        fresh = self._fresh
         clean = fresh or (self.reader.reusable and not transport.get_write_buffer_size())
-        if not fresh:
+        if not fresh and self.reader.parses:
             self.reader.close()
         if not clean or endpoint.gone or transport.is_closing() or len(endpoint.idle) >= IDLE_MAX:
             transport.close()
@@ -128,6 +132,12 @@ class Upstream(asyncio.Protocol):
         """The engine sees its client leave."""
         self._sink = None
         self.transport.abort()
+
+    def switch(self) -> asyncio.Transport:
+        """The connection, for good: it goes on in another protocol."""
+        self._sink = None
+        self.reader.close()
+        return self.transport
 
     def close(self) -> None:
         self.transport.close()
@@ -172,7 +182,7 @@ class Dialer:
     def connect(self, endpoint: Endpoint, sink: Sink, *, fresh: bool = False) -> None:
         idle = endpoint.idle
         while idle and not fresh:
-            upstream = cast("Upstream", idle.pop())
+            upstream: Any = idle.pop()
             if not upstream.transport.is_closing():
                 sink.connected(upstream)
                 return

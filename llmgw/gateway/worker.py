@@ -18,12 +18,12 @@ import msgspec
 from typing_extensions import override
 
 from llmgw.errors import LlmgwError
-from llmgw.gateway import kin
+from llmgw.gateway import common, kin, shared
 from llmgw.gateway.door import Door, InUseError, StateDir, holder
 from llmgw.gateway.feed import Feed
 from llmgw.gateway.kin import Birth
 from llmgw.gateway.place import Place
-from llmgw.gateway.process import Process, known
+from llmgw.gateway.process import Process, kept, known
 from llmgw.handover import Hello
 from llmgw.systemd import Service
 
@@ -40,7 +40,7 @@ def started(fd: int) -> tuple[Birth, socket.socket]:
     while not said.endswith(b"\n"):
         said += line.recv(4096)
     birth = msgspec.json.decode(said, type=Birth, dec_hook=lambda kind, value: kind(value))
-    for inherited in (fd, birth.listener, *birth.slots):
+    for inherited in (fd, birth.listener, *birth.slots, birth.counts):
         os.set_inheritable(inherited, False)  # noqa: FBT003 - that is its signature
     line.setblocking(False)  # noqa: FBT003 - as above
     return birth, line
@@ -56,6 +56,7 @@ class Worker(Process):
         loop.add_signal_handler(signal.SIGTERM, self._ask, "signal")
         self._log = self._log.bind(worker=birth.index)
         self._gateway.scraped = self._merged
+        self._gateway.count_with(common.shared(birth.counts, birth.index, len(birth.slots)))
 
     @override
     async def _opened(self, group: asyncio.TaskGroup, feed: Feed) -> asyncio.Server:
@@ -64,7 +65,13 @@ class Worker(Process):
         with suppress(OSError):  # a dead parent is heard of below
             self._line.send(READY)
         asyncio.get_running_loop().add_reader(self._line, self._told, group)
+        group.create_task(kept(self._look, self._log))
         return server
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(shared.LOOK_S)
+            self._gateway.look()
 
     def _told(self, group: asyncio.TaskGroup) -> None:
         try:

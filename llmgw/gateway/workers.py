@@ -20,7 +20,7 @@ import structlog
 
 from llmgw import __version__
 from llmgw.errors import LlmgwError
-from llmgw.gateway import kin
+from llmgw.gateway import common, kin
 from llmgw.gateway.door import Door
 from llmgw.gateway.kin import Birth
 from llmgw.gateway.place import Place, occupied, spelled
@@ -48,6 +48,7 @@ class Parent:
         self._stop.hear(self._log)
         self._id = str(uuid.uuid4())
         self._slots = kin.slots(settings.workers)
+        self._counts = common.memory(settings.workers)
         self._lines: dict[int, socket.socket] = {}
         self._last_word = STOP
         place.state_dir.family = self._id[:8]
@@ -111,13 +112,13 @@ class Parent:
         ours, its = socket.socketpair()
         ours.setblocking(False)  # noqa: FBT003 - the standard library's own signature
         listener = self._place.listener.fileno()
-        birth = Birth(self._settings, index, self._id[:8], listener, self._slots)
+        birth = Birth(self._settings, index, self._id[:8], listener, self._slots, self._counts)
         ours.send(msgspec.json.encode(birth, enc_hook=str) + b"\n")
         try:
             process = await asyncio.create_subprocess_exec(
                 *command(sys.executable, its.fileno(), self._settings.state_dir),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(its.fileno(), listener, *self._slots),
+                pass_fds=(its.fileno(), listener, *self._slots, self._counts),
                 start_new_session=True,  # Ctrl-C is the parent's to hear
             )
         except OSError as e:  # no memory, no process: another time

@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from llmgw.render.leader import lacking, leaders
 from llmgw.render.page import Table, age
 
 Json = dict[str, Any]
 NODE_HEAD = ["NODE", "STATE", "GPU", "MEMORY", "POWER", "ENGINES"]
 MODEL_HEAD = ["MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE"]
+PLACE_HEAD = ["NODE", "PROFILE", "TAKES", "WHY"]
 NODE_WIDE, MODEL_WIDE = ["FOREIGN", "VERSION"], ["PROFILE", "PID", "ENDPOINT", "NOTE"]
 GIB = 1 << 30
 #: A model in one of these states is as its catalog wants it.
@@ -36,7 +38,15 @@ def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> l
         parts.append("no node has registered")
     if rows:
         parts.append(Table(MODEL_HEAD + (MODEL_WIDE if wide else []), sorted(rows)))
+    places = [_place(p) for m in status["models"] for p in m.get("places") or ()]
+    if places:
+        parts.append(Table(PLACE_HEAD, places))
     return [*parts, *notes(status)]
+
+
+def _place(place: Json) -> list[str]:
+    """What a node says to one more replica."""
+    return [place["node"], place["profile"], place["takes"], place["why"]]
 
 
 def narrow(status: Json, name: str) -> Json | None:
@@ -67,7 +77,7 @@ def _about(replica: Json, name: str, status: Json) -> bool:
 
 def notes(status: Json) -> list[str]:
     """What is going on besides, and what needs attention; nothing when all is well."""
-    said = []
+    said = leaders(status.get("leader") or {})
     if settling := status.get("settling"):
         waits = ", ".join(settling.get("waiting_for") or ()) or "nodes to register"
         said.append(f"settling: waiting for {waits}; nothing is started or stopped before")
@@ -76,9 +86,30 @@ def notes(status: Json) -> list[str]:
             f"paused {status['paused']}; nothing is stopped, drained or rolled but on request: "
             "llmgw resume ends it"
         )
+    said += _drained(status)
     said += complaints(status)
     said += [_pending(s) for s in status.get("stops_pending") or ()]
     return said
+
+
+def _drained(status: Json) -> Iterator[str]:
+    """An operator asked for it, so it is no complaint."""
+    for node in status["nodes"]:
+        name = node["node"]
+        if node.get("drained"):
+            left = node["engines"]
+            yield f"{name} is drained {node['drained']}{_leaving(left)}; llmgw undrain {name} ends it"
+        for gpu in node["gpus"] or ():
+            if gpu.get("drained"):
+                at = f"{name}/{gpu['index']}"
+                yield (
+                    f"GPU {gpu['index']} of {name} is drained {gpu['drained']}"
+                    f"{_leaving(gpu['engines'])}; llmgw undrain {at} ends it"
+                )
+
+
+def _leaving(engines: int) -> str:
+    return f", {engines} engine{'s' * (engines > 1)} still there" if engines else ", it is free"
 
 
 def _pending(stop: Json) -> str:
@@ -96,12 +127,13 @@ def complaints(status: Json) -> list[str]:
 def _complaints(status: Json) -> Iterator[str]:
     if status.get("blocked"):
         yield f"blocked: {_sentence(status['blocked'])}"
+    yield from lacking(status.get("leader") or {})
     if error := (status.get("catalog") or {}).get("error"):
         first, *more = str(error).splitlines()
         rest = f" (and {len(more)} more)" if more else ""
         yield f"warning: the catalog on disk is not used: {first}{rest}"
     for node in status["nodes"]:
-        if node["state"] != "ready":
+        if node["state"] not in {"ready", "draining", "drained"}:
             yield f"warning: node {node['node']} is {node['state']}"
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
@@ -145,6 +177,8 @@ def _health(gpu: Json) -> str:
     """What is wrong with it is among the warnings."""
     if gpu.get("lost"):
         return " (lost)"
+    if gpu.get("drained"):
+        return " (draining)" if gpu["engines"] else " (drained)"
     return "" if gpu.get("healthy", True) else " (not healthy)"
 
 
@@ -219,7 +253,20 @@ def _idle(replica: Json, model: Json | None) -> str:
     return _clock(until) if until else "never"
 
 
+def _asleep(shard: Json) -> str:
+    """What a sleeper gave back, as far as its driver tells."""
+    there = shard.get("asleep") or {}
+    if not there:
+        return ""
+    if not there.get("verified"):
+        return "falling asleep"
+    said = ((there.get("freed"), "freed"), (there.get("rest"), "still used"))
+    return ", ".join(f"{size / GIB:.1f} GiB {word}" for size, word in said if size is not None)
+
+
 def _where(shard: Json) -> str:
+    if (shard.get("asleep") or {}).get("freed") is not None:
+        return f"{shard['asleep']['freed'] / GIB:.1f} GiB freed"
     compute = shard.get("compute") or {}
     if compute.get("layers_gpu") and compute.get("layers_total"):
         return f"gpu {compute['layers_gpu']}/{compute['layers_total']}"
@@ -230,9 +277,10 @@ def _where(shard: Json) -> str:
 
 
 def _note(replica: Json, shard: Json) -> str:
-    facts = [shard.get("error"), replica.get("drift")]
+    facts = [shard.get("error"), replica.get("drift"), _asleep(shard)]
     if replica.get("breaker") not in (None, "", "closed"):
-        facts.append(f"breaker {replica['breaker']}")
+        why = f": {replica['breaker_why']}" if replica.get("breaker_why") else ""
+        facts.append(f"breaker {replica['breaker']}{why}")
     return "; ".join(str(f) for f in facts if f) or "-"
 
 

@@ -21,6 +21,7 @@ from llmgw.core.types.plan import (
     Action,
     Blocked,
     DrainReplica,
+    NapReplica,
     Plan,
     Replica,
     RollReplica,
@@ -33,7 +34,7 @@ from llmgw.core.types.state import Node, Shard
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN
 
 SCHEMA = "llmgw.plan/1"
-COUNTED_ACTIONS = ("start", "stop", "drain", "roll", "wait")
+COUNTED_ACTIONS = ("start", "stop", "drain", "roll", "wait", "wake")
 
 
 def plan_document(
@@ -141,7 +142,9 @@ def _blocked(plan: Plan) -> dict[str, Any] | None:
 
 
 def _asleep(action: Action) -> bool:
-    """Idle drains are what on-demand models do all day; a dry run does not list them."""
+    """Idle drains and naps are what on-demand models do all day; a dry run does not list them."""
+    if isinstance(action, NapReplica):
+        return action.step != "wake"
     return isinstance(action, DrainReplica) and action.idle
 
 
@@ -259,6 +262,8 @@ def _action(action: Action) -> list[dict[str, Any]]:
             return [_of_shards("drain", action, action.shards, 0.0, disturbs=action.disturbs)]
         case RollReplica():
             return [_of_shards("roll", action, action.shards, 0.0, disturbs=True)]
+        case NapReplica():
+            return [_of_shards("wake", action, action.shards, 0.0, disturbs=False)]
         case Wait():
             return [_row("wait", action, None, None, ())]
         case _:
@@ -267,7 +272,7 @@ def _action(action: Action) -> list[dict[str, Any]]:
 
 def _of_shards(
     word: str,
-    action: StopReplica | DrainReplica | RollReplica,
+    action: StopReplica | DrainReplica | RollReplica | NapReplica,
     shards: tuple[Shard, ...],
     due_s: float,
     *,

@@ -11,13 +11,22 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from llmgw.core import idle
+from llmgw.core import cordon, idle, lost
 from llmgw.core.adopt.survey import Survey
+from llmgw.core.asleep import asleep
 from llmgw.core.capacity import GpuHeld, Held, gib, holdings
 from llmgw.core.roll import HALTED
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL, Foreign, Gpu
-from llmgw.core.types.plan import Plan, Replica, RollReplica, StartReplica, StopReplica, Wait
+from llmgw.core.types.plan import (
+    NapReplica,
+    Plan,
+    Replica,
+    RollReplica,
+    StartReplica,
+    StopReplica,
+    Wait,
+)
 from llmgw.core.types.routes import RouteModel, RouteTable
 from llmgw.core.types.state import REMEMBERED, Node, Shard, State
 
@@ -45,6 +54,7 @@ def status_document(
     *,
     name: str,
     lease: str,
+    leader: Json | None = None,
     blocked: str = "",
     confirm: str = "",
     catalog_path: str = "",
@@ -66,7 +76,7 @@ def status_document(
     return {
         "schema": SCHEMA,
         "generated_at": seen.iso(seen.now),
-        "leader": {"name": name, "epoch": state.epoch, "lease": lease, "standbys": []},
+        "leader": leader or {"name": name, "epoch": state.epoch, "lease": lease, "standbys": []},
         "settling": settling if state.settling else None,
         "blocked": blocked or None,
         "confirm": confirm or None,
@@ -93,6 +103,8 @@ def status_document(
 
 def node_state(state: State, node: Node) -> str:
     if node.connected:
+        if (node.report.node, "") in state.cordoned and not node.too_old:
+            return "draining" if cordon.left(node) else "drained"
         return "read-only" if node.too_old else "ready"
     waited_for = state.settling and node.lost_s is None and not node.unreachable_before
     return "expected" if waited_for else "unreachable"
@@ -108,7 +120,11 @@ def _node(seen: Seen, name: str, node: Node, held: Held) -> Json:
         "since": None if since is None else seen.iso(since),
         "version": report.version,
         "address": report.address,
-        "gpus": [_gpu(g, held.gpus.get(g.uuid, GpuHeld())) for g in report.gpus or ()],
+        "drained": seen.state.cordoned.get((name, "")),
+        "gpus": [
+            _gpu(g, held.gpus.get(g.uuid, GpuHeld()), seen.state.cordoned.get((name, g.uuid)))
+            for g in report.gpus or ()
+        ],
         "power_w": sum(measured) if measured else None,
         "power_reserved_w": held.power_w,
         "power_budget_w": report.capacity.power_w,
@@ -117,7 +133,7 @@ def _node(seen: Seen, name: str, node: Node, held: Held) -> Json:
     }
 
 
-def _gpu(gpu: Gpu, held: GpuHeld) -> Json:
+def _gpu(gpu: Gpu, held: GpuHeld, drained: str | None) -> Json:
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,
@@ -130,6 +146,8 @@ def _gpu(gpu: Gpu, held: GpuHeld) -> Json:
         "lost": gpu.lost,
         "trouble": gpu.trouble or None,
         "unified": gpu.unified,
+        "drained": drained,
+        "engines": len(held.by),
     }
 
 
@@ -159,6 +177,8 @@ def _model(seen: Seen, model: Model) -> Json:
     state, why = route.status, route.why
     if waits and state == "unloaded":
         state, why = "waiting", waits
+    elif state == "unloaded" and _sleepers(seen, model):
+        state = "asleep"
     elif state == "loading" and route.progress is not None:
         why = f"{why}, {route.progress * 100:.0f}%"
     until = [idle.idle_until_s(seen.state, model, r) for r in ready]
@@ -174,6 +194,10 @@ def _model(seen: Seen, model: Model) -> Json:
         "idle_until": seen.iso(max(sleeps)) if sleeps else None,
         "why": why or waits or None,
     }
+
+
+def _sleepers(seen: Seen, model: Model) -> bool:
+    return any(r.model == model.name and r.kept and asleep(r) for r in seen.found.replicas)
 
 
 def _waits(plan: Plan, model: str) -> str:
@@ -205,6 +229,7 @@ def _replica(seen: Seen, r: Replica, shards: list[Shard]) -> Json:
         "adopted_at": seen_at,
         "drift": r.drift or None,
         "breaker": _breaker(seen.state, r.replica),
+        "breaker_why": _breaker_why(seen.state, r.replica),
         "shards": [_shard(s) for s in sorted(shards, key=lambda s: (s.rank, s.node))],
     }
 
@@ -213,6 +238,11 @@ def _breaker(state: State, replica: str) -> str:
     """The worst that any gateway says."""
     said = {g.demand.breaker.get(replica, "closed") for g in state.gateways.values()}
     return next((w for w in ("open", "half-open") if w in said), "closed")
+
+
+def _breaker_why(state: State, replica: str) -> str | None:
+    said = (g.demand.breaker_why.get(replica) for _, g in sorted(state.gateways.items()))
+    return next(filter(None, said), None)
 
 
 def _shard(shard: Shard) -> Json:
@@ -228,6 +258,7 @@ def _shard(shard: Shard) -> Json:
         "progress": report.progress,
         "compute": None if report.compute is None else to_builtins(report.compute),
         "error": report.error,
+        "asleep": None if report.asleep is None else to_builtins(report.asleep),
     }
 
 
@@ -240,7 +271,7 @@ def _stops_pending(seen: Seen, shards: dict[str, list[Shard]]) -> Iterator[Json]
     One that is due and held back has no time: it comes when it is let.
     """
     for action in seen.plan.actions:
-        if isinstance(action, StartReplica | Wait):
+        if isinstance(action, StartReplica | NapReplica | Wait):
             continue
         due_s = action.due_s if isinstance(action, StopReplica) else 0.0
         if due_s <= 0 and not action.withheld:
@@ -277,6 +308,7 @@ def _warnings(seen: Seen) -> Iterator[str]:
     ]
     if len(silent) > 1 and len(silent) == len(state.nodes):
         yield f"none of {len(silent)} nodes answers: the fault is probably on this side; nothing is stopped"
+    yield from filter(None, (lost.said(state, name, seen.now) for name in silent))
     for name, node in sorted(state.nodes.items()):
         if node.too_old:
             yield (
@@ -298,6 +330,7 @@ def _devices(name: str, node: Node) -> Iterator[str]:
     report = node.report
     if report.gpus is None or report.gpus_error:
         yield f"the GPUs of {name} are not known: {report.gpus_error or 'is the driver up?'}"
+    yield from _power(name, node)
     index = {g.uuid: g.index for g in report.gpus or ()}
     for gpu in report.gpus or ():
         if gpu.trouble:
@@ -309,6 +342,17 @@ def _devices(name: str, node: Node) -> Iterator[str]:
                 f"{f.shard} on {name} holds {gib(f.memory_bytes)} GiB of GPU {index.get(f.gpu, f.gpu)} "
                 "beyond what it was given (gpu_memory of its profile)"
             )
+
+
+def _power(name: str, node: Node) -> Iterator[str]:
+    """What its GPUs may draw by their own limits, against what the node may: nothing else enforces its budget."""
+    budget_w, gpus = node.report.capacity.power_w, node.report.gpus or ()
+    limits_w = [g.power_limit_w for g in gpus if g.power_limit_w is not None and not g.lost]
+    if budget_w is not None and sum(limits_w) > budget_w:
+        yield (
+            f"the {len(limits_w)} GPU{'s' * (len(limits_w) > 1)} of {name} may draw {sum(limits_w):g} W by their power "
+            f"limits, and the node is to draw {budget_w:g} W (--power-w): lower their limits, or raise the figure"
+        )
 
 
 def _halted(plan: Plan) -> Iterator[str]:

@@ -46,7 +46,7 @@ def pretend(
     if creation_grace_s >= 0:
         containers.CREATION_GRACE_S = creation_grace_s
     if beat_s:
-        loop.HEARTBEAT_S = loop.FLOOD_S = beat_s
+        loop.HEARTBEAT_S = beat_s
     if log_max_bytes:
         logs.LOG_MAX_BYTES = log_max_bytes
     if card:

@@ -24,7 +24,8 @@ import msgspec
 import structlog
 from llmgw.agent.gpu import Gpus
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-gpus = Gpus("auto", Path(sys.argv[1]))
+limit = float(sys.argv[2]) if len(sys.argv) > 2 else None
+gpus = Gpus("auto", Path(sys.argv[1]), power_limit_w=limit)
 for line in sys.stdin:
     print(msgspec.json.encode(msgspec.to_builtins(gpus.read()._asdict())).decode(), flush=True)
 """
@@ -40,11 +41,12 @@ class Cards:
             {"uuid": uuid, "mem_total": 24 * GIB, "mem_used": 0, "limit_mw": 300000, "procs": []}
             for uuid in UUIDS
         ]
+        self.xids: list[tuple[int, int]] = []
         self.write()
 
     def write(self, **top: Any) -> None:
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"gpus": self.gpus, **top}))
+        new.write_text(json.dumps({"gpus": self.gpus, "xids": self.xids, **top}))
         new.rename(self.path)
 
     def use(self, index: int, used: int, *procs: tuple[int, int]) -> None:
@@ -64,11 +66,27 @@ class Cards:
     def find(self, index: int = 1) -> None:
         self.set(index, error=None)
 
-    def read(self, *steps: Callable[[], object], root: Path = Path("/none")) -> list[Any]:
+    def xid(self, index: int, code: int) -> None:
+        """As NVML's event set tells it."""
+        self.xids.append((index, code))
+        self.write()
+
+    def read(
+        self,
+        *steps: Callable[[], object],
+        root: Path = Path("/none"),
+        limit_w: float | None = None,
+    ) -> list[Any]:
         """The first reading, and one after each step, all in one process."""
         env = {**os.environ, **self.env, "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(root)],
+            [
+                sys.executable,
+                "-c",
+                PROGRAM,
+                str(root),
+                *([] if limit_w is None else [str(limit_w)]),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from llmgw import wire
 from llmgw.agent import api, metrics
 from llmgw.agent.logs import Logs
+from llmgw.agent.view import View
 from llmgw.core.supervise import initial_state
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import AgentState, NodeFacts
@@ -39,7 +40,7 @@ def state(port: int = 18000) -> AgentState:
 
 def ask(folder: Path, path: str, *tokens: str, status: int = 200, **headers: str) -> httpx.Response:
     """One GET of an agent whose logs are below `folder`."""
-    view = api.View(
+    view = View(
         state=state,
         controls=lambda: [{"url": "http://c1", "state": "leads"}],
         secrets_of=lambda record: frozenset({record.api_key}),
@@ -138,7 +139,7 @@ def test_logs_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size
     folder.mkdir(parents=True)
     log = folder / "0.log"
     log.write_text("zero\none\n")
-    view: Any = api.View(
+    view: Any = View(
         state=state,
         controls=list,
         secrets_of=lambda record: frozenset({record.api_key}),

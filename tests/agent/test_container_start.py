@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from llmgw.agent import container_start
 from llmgw.agent.container_start import mounts, name_of, order
-from llmgw.agent.launch import Filled, LaunchError
+from llmgw.agent.launch import Filled, LaunchError, filled
+from llmgw.agent.placeholders import Filler
 from llmgw.agent.runtime import Image
+from llmgw.core.mount import Mount
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
@@ -35,10 +37,11 @@ def args(
     entrypoint: tuple[str, ...] = (),
     weights: str = "",
     secrets: frozenset[str] = frozenset(),
+    binds: tuple[Mount, ...] = (),
     **changes: Any,
 ) -> tuple[str, ...]:
     start = replace(START, **changes)
-    filled = Filled(start.command, env or {}, weights, "", secrets)
+    filled = Filled(start.command, env or {}, weights, "", secrets, binds)
     return order(Record(start=start, attempt=2), FACTS, filled, Image(entrypoint), GPUS).args
 
 
@@ -127,3 +130,41 @@ def test_weights_are_mounted_where_they_are(tmp_path: Path) -> None:
     assert mounts("org/name") == mounts("/nowhere/x.gguf") == mounts("") == ()
     one = str(tmp_path / "one.gguf")
     assert f"--mount=type=bind,source={one},target={one},readonly" in args(weights=one)
+
+
+def test_a_profiles_mounts_come_with_it_and_before_the_weights_own(tmp_path: Path) -> None:
+    path = tmp_path / 'a, "b".gguf'
+    path.touch()
+    quoted = str(path).replace('"', '""')
+    rw = Mount("/srv/hub", "/root/.cache")
+    said = [a for a in args(weights=str(path), binds=(rw,)) if a.startswith("--mount=")]
+    assert said == [
+        "--mount=type=bind,source=/srv/hub,target=/root/.cache",
+        f'--mount=type=bind,"source={quoted}","target={quoted}",readonly',
+    ]
+    own = Mount("/elsewhere", str(path), read_only=True)
+    said = [a for a in args(weights=str(path), binds=(own,)) if a.startswith("--mount=")]
+    assert len(said) == 1
+    assert "source=/elsewhere" in said[0]
+
+
+def filled_in(mount: str, **environ: str) -> tuple[Mount, ...]:
+    start = replace(START, mounts=(mount,))
+    fill = Filler({"state_dir": "/srv/state"}, environ)
+    return filled(Record(start=start), FACTS, fill).mounts
+
+
+def test_a_mount_is_filled_in_on_its_node(tmp_path: Path) -> None:
+    for name in ("a", "a:b"):
+        (tmp_path / name).mkdir()
+    found = filled_in("${env.HOME}/a:/root", HOME=str(tmp_path))
+    assert found == (Mount(f"{tmp_path}/a", "/root"),)
+    assert filled_in("${env.X}:/b:ro", X=f"{tmp_path}/a:b") == (
+        Mount(f"{tmp_path}/a:b", "/b", read_only=True),
+    )
+    with pytest.raises(LaunchError, match="its source is not there on box1"):
+        filled_in("/nowhere:/b")
+    with pytest.raises(LaunchError, match="relative is not an absolute path"):
+        filled_in("${env.X}:/b", X="relative")
+    with pytest.raises(LaunchError, match=r"goes up by \.\."):
+        filled_in("/:/b/${env.X}", X="../c")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -55,6 +56,23 @@ def test_it_starts_is_adopted_and_is_stopped(rig: Rig, podman: Bed) -> None:
     assert podman.boxes() == []
     expected = ["hello from it", "LLMGW_SHARD=alpha-1/0", f"listening on {shard['port']}"]
     assert words(rig) == [*expected, "ends by TERM"]
+
+
+def test_it_sees_of_the_host_what_its_profile_says(rig: Rig, podman: Bed, tmp_path: Path) -> None:
+    """`mounts`: a hub's cache to write into, files to read; commas, quotes and colons in their names included."""
+    del podman
+    odd, cache = tmp_path / 'odd, "name"', tmp_path / "cache"
+    for folder in (odd, cache):
+        folder.mkdir()
+    (odd / "word").write_text("from the host\n")
+    rig.start_agent(ODD=str(odd)).registered()
+    flags = ("--read", "/seen/word", "--write", "/seen/new", "--write", "/cache/new")
+    podman_start(rig, 1, *flags, mounts=("${env.ODD}:/seen:ro", f"{cache}:/cache"))
+    assert words(rig)[:3] == ["read from the host", "may not write", "written"]
+    assert (cache / "new").exists()
+    rig.start(2, **boxed(mounts=(f"{tmp_path}/none:/x",)))
+    error = rig.control.shard("alpha-2/0", "failed")["error"]
+    assert f"mount {tmp_path}/none:/x: its source is not there on box1" in error
 
 
 def test_what_ignores_term_is_killed_with_all_that_is_in_it(rig: Rig, podman: Bed) -> None:
@@ -262,6 +280,76 @@ def test_strangers_are_not_touched(rig: Rig, podman: Bed) -> None:
     assert rig.control.registers[-1]["shards"] == []
     left = {box["Id"]: box["State"]["Status"] for box in podman.boxes()}
     assert left == {other: "running", ended: "exited"}
+
+
+def test_a_copy_of_an_engines_container_is_a_strangers(rig: Rig, podman: Bed) -> None:
+    """`podman commit` keeps labels and environment: what is run of that image carries all our words, and is not ours.
+
+    It is not adopted, signalled or removed, whether ours runs, is stopped or is forgotten (F74).
+    """
+    rig.start_agent().registered()
+    shard = podman_start(rig)
+    ours = podman.box()["Id"]
+    podman.podman("commit", ours, "localhost/copy:1")
+    run = ("run", "--detach", "--network", "host", "localhost/copy:1")
+    copy = podman.podman(*run, "--port", str(free_port())).strip()
+    rig.kill9().again()
+    (found,) = rig.control.registers[-1]["shards"]
+    assert (found["pid"], found["attempt"]) == (shard["pid"], 1)
+    rig.stop()
+    rig.control.shard("alpha-1/0", "stopped")
+    assert {b["Id"]: b["State"]["Status"] for b in podman.boxes()} == {copy: "running"}
+    rig.forget()
+    rig.control.wait(lambda: rig.control.gone, "gone")
+    rig.kill9().again()
+    assert rig.control.registers[-1]["shards"] == []
+    assert podman.box()["State"]["Status"] == "running"
+
+
+def test_an_image_made_of_an_engines_container_may_be_an_engines_own(rig: Rig, podman: Bed) -> None:
+    """Its labels are older ones of ours: those of the container itself count."""
+    rig.start_agent().registered()
+    podman_start(rig)
+    podman.podman("commit", podman.box()["Id"], "localhost/tuned:1")
+    shard = podman_start(rig, 2, image="localhost/tuned:1")
+    rig.kill9().again()
+    pids = {s["shard"]: s["pid"] for s in rig.control.registers[-1]["shards"]}
+    assert pids["alpha-2/0"] == shard["pid"]
+    rig.stop(2)
+    rig.control.shard("alpha-2/0", "stopped")
+
+
+def test_renamed_and_then_removed_by_somebody(rig: Rig, podman: Bed) -> None:
+    """Known by its labels, not by its name; gone it has failed, and is started again."""
+    rig.start_agent().registered()
+    shard = podman_start(rig, restart=Restart(max=2, backoff_s=0.1))
+    podman.podman("rename", podman.box()["Id"], "mine-now")
+    rig.kill9().again()
+    assert rig.control.registers[-1]["shards"][0]["pid"] == shard["pid"]
+    podman.podman("rm", "--force", "--time", "0", "mine-now")
+    again = rig.control.shard("alpha-1/0", "ready", attempt=2)
+    assert again["pid"] != shard["pid"]
+    assert len(podman.boxes()) == 1
+
+
+def test_restarted_by_somebody(rig: Rig, podman: Bed) -> None:
+    """Its end may be seen, or its new process first: one container is left, and its process is the one that is told."""
+    rig.start_agent().registered()
+    shard = podman_start(rig, restart=Restart(max=3, backoff_s=0.1))
+    # Its output is whoever starts it's: here nobody's.
+    command = ["podman", "restart", "--time", "0", podman.box()["Id"]]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+    def settled() -> bool:
+        pids = [b["State"]["Pid"] for b in podman.boxes() if b["State"]["Running"]]
+        now = rig.control.shards["alpha-1/0"]
+        return now["state"] == "ready" and pids == [now["pid"]] != [shard["pid"]]
+
+    until(settled, "one container, known", 40)
+    told = rig.control.shards["alpha-1/0"]
+    rig.kill9().again()
+    (found,) = rig.control.registers[-1]["shards"]
+    assert (found["pid"], found["attempt"]) == (told["pid"], told["attempt"])
 
 
 def test_what_nobody_waits_for_is_removed(rig: Rig, podman: Bed) -> None:

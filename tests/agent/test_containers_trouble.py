@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -134,6 +137,20 @@ def test_a_stop_ends_a_pull(rig: Rig, door: Door) -> None:
 
 
 # ---------------------------------------------------------------- what is given to it
+
+
+def test_its_runtime_is_killed_in_the_middle_of_a_start(rig: Rig, podman: Bed, door: Door) -> None:
+    """F43: nothing was made, or something was: what counts is what is there. One container in the end."""
+    rig.start_agent().registered()
+    door.hold("run")
+    rig.start(1, **boxed(restart=Restart(max=3, backoff_s=0.1)))
+    until(lambda: door.waiting("run"), "podman run")
+    door.let_go("run")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int((door.folder / "waits-run").read_text()), signal.SIGKILL)
+    rig.control.shard("alpha-1/0", "ready")
+    assert len(podman.boxes()) == 1
+    assert podman.box()["State"]["Running"]
 
 
 def test_no_secret_is_an_argument(rig: Rig, door: Door) -> None:

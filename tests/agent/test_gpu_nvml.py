@@ -101,6 +101,32 @@ def test_power_limits_are_those_in_force(cards: Cards) -> None:
     assert readings[1]["gpus"][0]["power_w"] == 101.25
 
 
+def limits(reading: Any) -> list[tuple[float, str]]:
+    return [(g["power_limit_w"], g["trouble"]) for g in reading["gpus"]]
+
+
+def test_a_power_limit_is_set_only_where_it_is_asked_for(cards: Cards) -> None:
+    (left,) = cards.read()
+    assert limits(left) == [(300.0, "")] * 2
+    (asked,) = cards.read(limit_w=250)
+    assert limits(asked) == [(250.0, "")] * 2
+    (same,) = cards.read(limit_w=300)
+    assert limits(same) == [(300.0, "")] * 2
+
+
+def test_a_power_limit_that_is_not_permitted_or_not_possible_is_a_warning(cards: Cards) -> None:
+    """The card is used on: a limit is a wish of whoever pays for the current."""
+    cards.env["FAKE_NVML_NOT_ROOT"] = "1"
+    first, again = cards.read(lambda: None, limit_w=250)
+    said = "its power limit is 300 W, not the 250 W asked for: insufficient permissions; root may: nvidia-smi -pl"
+    assert limits(first) == limits(again) == [(300.0, said)] * 2
+    assert health(first) == [(UUIDS[0], True, False), (UUIDS[1], True, False)]
+    del cards.env["FAKE_NVML_NOT_ROOT"]
+    (low,) = cards.read(limit_w=50)
+    said = "its power limit is 300 W, not the 50 W asked for: the card takes 200 to 700 W"
+    assert limits(low) == [(300.0, said)] * 2
+
+
 @pytest.mark.parametrize(
     ("facts", "healthy", "trouble"),
     [
@@ -302,3 +328,24 @@ def test_the_program_that_measures_a_real_card_works_on_made_up_ones(cards: Card
     assert f"pid {pid} held 3072 MiB of {UUIDS[1]}" in words
     assert "memory back" in words
     assert words.endswith("pinned by its uuid: yes\n")
+
+
+def test_a62_who_is_near_to_whom_is_told(cards: Cards, tmp_path: Path) -> None:
+    """The kernel's -1 says that it does not know (sysfs-bus-pci, numa_node); a link is between two."""
+    for bus, numa in (("01", "1"), ("02", "-1")):
+        device = tmp_path / f"sys/bus/pci/devices/0000:{bus}:00.0"
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{numa}\n")
+    cards.set(0, nvlink=[1])
+    cards.set(1, nvlink=[0])
+    (reading,) = cards.read(root=tmp_path)
+    assert [(g["numa"], g["nvlink"]) for g in reading["gpus"]] == [
+        (1, [UUIDS[1]]),
+        (None, [UUIDS[0]]),
+    ]
+
+
+def test_cards_that_are_not_linked_and_parts_of_one_are_near_to_nobody(cards: Cards) -> None:
+    cards.set(0, **MIG)
+    (reading,) = cards.read()
+    assert {(g["numa"], tuple(g["nvlink"])) for g in reading["gpus"]} == {(None, ())}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from llmgw.agent.journal import Journal
+from llmgw.agent.journal import MAX_BYTES, Journal, JournalError
 from llmgw.core.supervise.claims import ID, SHARD
 from llmgw.core.types.messages import Compute, Resources, Start, Token
 from llmgw.core.types.record import Record, Watch
@@ -99,6 +102,89 @@ def test_an_unreadable_file_is_kept_aside_and_reported(journal: Journal, damage:
     assert [r.partial for r in journal.load().records] == [False, False]
     journal.delete(RECORD.key)
     assert [r.key for r in journal.load().records] == [other.key]
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_nowhere(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)  # a sparse one
+
+
+def full_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").touch()
+
+
+def socket_file(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as here:
+        here.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize(
+    "strange", [fifo, link_to_nowhere, endless, huge, full_folder, socket_file]
+)
+def test_what_stands_in_a_records_place_ends_no_agent_and_is_held(
+    journal: Journal, strange: Callable[[Path], None]
+) -> None:
+    """F42, A39: a FIFO would be waited for, /dev/zero has no end. With its shard it goes, whatever it was."""
+    other = replace(RECORD, start=replace(START, incarnation="0199.b"))
+    journal.write(other)
+    strange(file_of(journal))
+    for _ in range(2):
+        good, bad = journal.load("boot-0").records
+        assert (good.key, bad.key, bad.state) == (other.key, RECORD.key, "unknown")
+    strange(journal.token_path)
+    strange(journal.folder / "x@0@y.released")
+    assert journal.load().token is None
+    assert journal.released("boot") == frozenset()
+    journal.store_token(Token(3, "L1"))
+    assert journal.load().token == Token(3, "L1")
+    journal.delete(RECORD.key)
+    assert [r.key for r in journal.load().records] == [other.key]
+
+
+def test_what_cannot_be_set_aside_is_held_where_it_is(journal: Journal) -> None:
+    file_of(journal).write_bytes(b"{")
+    full_folder(file_of(journal).with_suffix(".unreadable"))
+    assert {r.key for r in journal.load().records} == {RECORD.key}
+    journal.write(RECORD)
+    assert [r.partial for r in journal.load().records] == [False]
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Started without its records an agent would report to run nothing."""
+    journal = Journal(tmp_path)
+    journal.folder.rmdir()
+    with pytest.raises(JournalError, match="records: the journal cannot be used: No such file"):
+        journal.load()
+    journal.folder.touch()
+    with pytest.raises(JournalError, match="the journal cannot be used: File exists"):
+        Journal(tmp_path)
+
+
+def test_many_records_take_time_in_proportion(tmp_path: Path) -> None:
+    """100,000 of them, by a twentieth: nothing is looked up by walking all the others."""
+    journal = Journal(tmp_path)
+    journal.write(RECORD)
+    text = file_of(journal).read_text()
+    for n in range(5000):
+        name = f"0199.{n}"
+        path = journal.folder / f"alpha-7k2@0@{name}.json"
+        path.write_text(text.replace('"0199.a"', f'"{name}"'))
+    began = time.process_time()
+    assert len(journal.load().records) == 5001
+    assert time.process_time() - began < 5.0
 
 
 def test_what_was_never_moved_into_place_is_not_there(journal: Journal) -> None:

@@ -173,10 +173,14 @@ def test_logs_are_bounded_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.Mo
     os.close(fd)
     fd = logs.open_for_attempt("alpha-1/0")
     assert not logs.bound(records)
-    os.write(fd, b"0123456789ab")
+    for part in (b"01", b"23", b"45", b"67", b"89"):
+        os.write(fd, part)
+        assert not logs.bound(records)
+    os.write(fd, b"ab")
     assert logs.bound(records)
     assert logs.tail("alpha-1/0", 99) == "23456789ab"  # the end, however long
     os.write(fd, b"more\n")
+    assert logs.bound(records)  # half of what it may have, since the last look: a flood, perhaps
     assert not logs.bound(records)
     os.close(fd)
     assert logs.path("alpha-1/0").read_text() == "more\n"
@@ -197,6 +201,18 @@ def test_logs_are_bounded_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(p.name for p in logs.folder.iterdir()) == ["alpha-1", "old-2"]
 
 
+def test_of_a_flood_less_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is copied the engine writes on."""
+    monkeypatch.setattr("llmgw.agent.logs.LOG_MAX_BYTES", 80)
+    logs, records = Logs(tmp_path), {record().key: record()}
+    fd = logs.open_for_attempt("alpha-1/0")
+    assert not logs.bound(records)
+    os.write(fd, b"x" * 100 + b"the end\n")
+    assert logs.bound(records)
+    os.close(fd)
+    assert logs.tail("alpha-1/0", 99) == "xxthe end\n"
+
+
 def test_all_logs_of_a_node_are_bounded_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +227,7 @@ def test_all_logs_of_a_node_are_bounded_together(
         os.utime(logs.folder / name, (n, n))
     names = [f"alpha-{n}/0" for n in (1, 2)]
     records = {(name, "inc-1"): record() for name in names}
+    monkeypatch.setattr("llmgw.agent.logs.FLOOD_PARTS", 1)
     for name in names:
         fd = logs.open_for_attempt(name)
         os.write(fd, b"y" * 3 * block)

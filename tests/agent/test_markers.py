@@ -37,6 +37,7 @@ START = Start(
     weights="${env.MODELS}/a.gguf",
     launcher="docker",
     image="img",
+    mounts=("/srv/hub:/root/.cache:ro",),
     engine="mine",
     command=("engine", "--port", "${port}", "caf\u00e9"),
     env={"TOKEN": "${env.HF}", "LLAMA_API_KEY": "${api_key}"},
@@ -114,7 +115,7 @@ def test_an_order_that_is_too_long_goes_without_its_command() -> None:
         env = env_of(record)
         assert len(env["LLMGW_START"]) <= markers.MAX_BYTES
         start, told = markers.read(KEY, env, [])
-        assert start == replace(START, **BLANK, command=(), env={}, peers=(), image="")
+        assert start == replace(START, **BLANK, command=(), env={}, peers=(), image="", mounts=())
         assert told.whole
 
 

@@ -13,6 +13,7 @@ returns its memory late      test_one_whose_memory_comes_back_late; after a stop
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from llmgw.agent import process
 from llmgw.core.types.catalog import Ready, Restart, Stop
 from tests.agent.cards import GIB, UUIDS, Cards
 from tests.agent.rig import Rig, alive, until
+from tests.engines.fake_engine import FLOOD_ENDS
 from tests.engines.running import FAKE
 
 NEVER = Restart(max=0)
@@ -89,8 +91,11 @@ def test_one_that_squats_anothers_port(rig: Rig) -> None:
 
 
 def listens(pid: int) -> bool:
-    fds = Path(f"/proc/{pid}/fd")
-    return any(str(fd.readlink()).startswith("socket:") for fd in fds.iterdir() if fd.exists())
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it opens and closes others meanwhile
+            if str(fd.readlink()).startswith("socket:"):
+                return True
+    return False
 
 
 def test_one_that_floods_its_log(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ def test_one_that_floods_its_log(tmp_path: Path) -> None:
         base = f"http://{rig.settings['listen']}/v1/logs/alpha-1/0"
         for query in ("", "?previous=1"):
             text = httpx.get(base + query, trust_env=False).text
-            assert set(text.splitlines()) <= {"x" * 1023, first["model"]}, query
+            assert set(text.splitlines()) <= {"x" * 1023, first["model"], FLOOD_ENDS}, query
     finally:
         rig.close()
 
@@ -158,7 +163,8 @@ def test_one_that_says_ready_before_it_listens(rig: Rig) -> None:
     until(lambda: "listening on" in rig.engine_log(), "its word")
     assert rig.control.shards["alpha-1/0"]["state"] == "starting"
     rig.control.shard("alpha-1/0", "ready")
-    rig.start(2, "--say-early", "--late-listen", "600", start_timeout_s=0.5, restart=NEVER)
+    late = ("--say-early", "--late-listen", "600")
+    rig.start(2, *late, start_timeout_s=0.5, restart=NEVER, stop=Stop(grace_s=0.5))
     error = rig.control.shard("alpha-2/0", "failed")["error"]
     assert error.startswith(
         "not ready after 0.5 s without progress; last probe: connection refused"

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from llmgw.agent import launch, ports, process, reattach
 from llmgw.agent.devices import Devices
@@ -342,7 +343,7 @@ def test_an_engine_that_says_nonsense_is_probed_all_the_same(bench: Bench, said:
 def test_a_log_that_cannot_be_cut_ends_no_agent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, or a folder in its way."""
+    """A full disk, or a folder in its way: told, and tried again."""
     monkeypatch.setattr("llmgw.agent.logs.LOG_MAX_BYTES", 10)
     log = bench.logs.open_for_attempt(KEY[0])
     os.write(log, b"x" * 20)
@@ -351,16 +352,18 @@ def test_a_log_that_cannot_be_cut_ends_no_agent(
     in_the_way.mkdir()
     loop = Loop(initial_state(FACTS, [Record(start=START)]), Journal(bench.folder))
 
-    def act(hands: Performer) -> list[int]:
+    async def looked(hands: Performer) -> None:
         loop.performer = hands
-        waits = []
-        for _ in range(2):
-            loop._bound_logs()
-            waits.append(round(loop.logs_s - time.monotonic()))
-            in_the_way.rmdir() if in_the_way.is_dir() else None
-        return waits
+        watch = hands.tasks.create_task(loop.bound_logs())
+        await asyncio.to_thread(until, lambda: said, "a warning")
+        in_the_way.rmdir()
+        await asyncio.to_thread(until, in_the_way.is_file, "another try")
+        watch.cancel()
 
-    assert bench.run(act) == [5, 1]  # as always; and soon again where it may be a flood
+    with capture_logs() as said:
+        bench.run(lambda hands: hands.tasks.create_task(looked(hands)))
+    assert {entry["event"] for entry in said} == {"a log cannot be cut"}
+    assert in_the_way.read_text() == "x" * 10
 
 
 # ---------------------------------------------------------------- whose GPU use it is

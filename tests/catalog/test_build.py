@@ -157,3 +157,14 @@ def test_models_and_profiles_keep_their_order(loaded: Load) -> None:
     )
     assert list(catalog.models) == names
     assert [profile.name for profile in catalog.models["z"].profiles] == ["y", "b"]
+
+
+def test_gpus_exact_says_how_many_where_gpus_does_not(profile: Callable[..., Profile]) -> None:
+    two = profile("command: [x]\ngpus_exact: [box1:0, GPU-7]")
+    assert (two.gpus, two.gpus_exact) == (2, ("box1:0", "GPU-7"))
+    assert profile("command: [x]\nnodes: 2\ngpus_exact: [box1:0, box2:0]").gpus == 1
+    either = profile("command: [x]\ngpus: 1\ngpus_exact: [box1:0, box2:0]")
+    assert (either.gpus, len(either.gpus_exact)) == (1, 2)
+    assert profile("command: [x]\ngpus_exact: [box1:0]").fingerprints == (
+        profile("command: [x]\ngpus: 1").fingerprints
+    )

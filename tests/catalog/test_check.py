@@ -36,6 +36,21 @@ P = "models.q.profiles[main]"
                 " - add weights: /path/to/the/model"
             ),
         ),
+        (
+            "command: [x]\ngpus_exact: [box1:0, box1:0]",
+            f"7:9: {P}: gpus_exact names box1:0 twice - name each GPU once",
+        ),
+        (
+            "command: [x]\ngpus: 2\ngpus_exact: [box1:0]",
+            f"8:9: {P}: gpus_exact names 1 GPUs, and gpus is 2 - name as many GPUs as gpus says, or take gpus out",
+        ),
+        (
+            "command: [x]\nnodes: 2\ngpus: 1\ngpus_exact: [box1:0]",
+            (
+                f"9:9: {P}: gpus_exact names 1 GPUs, and gpus is 1 on each of 2 nodes"
+                " - name as many GPUs as gpus says, or take gpus out"
+            ),
+        ),
         ("command: [x]\nimage: a", f"7:9: {P}: an image, and launcher exec - take the image out"),
         (
             "command: [x]\ngpu_memory: 1GiB",
@@ -77,6 +92,38 @@ def test_a_container_needs_an_image(refused: Refused, in_profile: InProfile) -> 
 def test_an_image_is_no_option_of_its_runtime(refused: Refused, in_profile: InProfile) -> None:
     assert refused(in_profile("launcher: podman\nimage: --privileged")) == (
         f'7:16: {P}.image: "--privileged" is not an image\'s name, like ghcr.io/a/b:1 - did you mean "privileged"?',
+    )
+
+
+@pytest.mark.parametrize(
+    ("mounts", "problem"),
+    [
+        ("[/a]", '7:18: {P}.mounts[0]: "/a" is no mount - write SOURCE:TARGET or SOURCE:TARGET:ro'),
+        (
+            "[a:/b]",
+            '7:18: {P}.mounts[0]: "a:/b": "a" is not an absolute path - write the whole path',
+        ),
+        (
+            "['/a:/b/../c:ro']",
+            '7:18: {P}.mounts[0]: "/a:/b/../c:ro": "/b/../c" goes up by .. - write the whole path',
+        ),
+        (
+            "['/${api_key}:/b']",
+            "7:18: {P}.mounts[0]: ${api_key} in a command shows in `ps` - set it in env, where the engine reads it",
+        ),
+        ("['/a:/b', '/c:/b:ro']", "7:9: {P}: /b is mounted twice - take one of them out"),
+    ],
+)
+def test_a_mount_is_two_whole_paths(
+    mounts: str, problem: str, refused: Refused, in_profile: InProfile
+) -> None:
+    said = refused(in_profile(f"image: a\nmounts: {mounts}\nlauncher: podman"))
+    assert said == (problem.replace("{P}", P),)
+
+
+def test_mounts_are_of_a_container(refused: Refused, in_profile: InProfile) -> None:
+    assert refused(in_profile("command: [x]\nmounts: ['/a:/b']")) == (
+        f"7:9: {P}: mounts, and launcher exec: it sees the host as it is - take them out",
     )
 
 

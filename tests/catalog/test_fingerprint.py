@@ -72,6 +72,14 @@ def test_it_changes_with_the_process(change: str, profile: Load) -> None:
     assert fp(profile, change) != fp(profile, BASE)
 
 
+def test_a_mount_is_part_of_a_container(profile: Load) -> None:
+    box = "launcher: podman\nimage: a\ncommand: [x]"
+    plain = fp(profile, box)
+    assert fp(profile, f"{box}\nmounts: []") == plain
+    one = fp(profile, f"{box}\nmounts: ['/a:/b']")
+    assert len({plain, one, fp(profile, f"{box}\nmounts: ['/a:/b:ro']")}) == 3
+
+
 @pytest.mark.parametrize(
     "more",
     [

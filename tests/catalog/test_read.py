@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmgw.core.types.catalog import Profile
+from llmgw.core.types.catalog import Catalog, Profile
 
 Refused = Callable[[str], tuple[str, ...]]
 InProfile = Callable[[str], str]
@@ -158,8 +158,6 @@ def test_refused(line: str, problem: str, refused: Refused, in_profile: InProfil
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("sleep: 1", f'6:16: {P}.sleep: "1" is not supported yet - only off for now'),
-        ("gpus_exact: [box1:0]", f"6:9: {P}.gpus_exact is not supported yet - take it out for now"),
     ],
 )
 def test_what_comes_later_is_refused_and_never_ignored(
@@ -168,41 +166,18 @@ def test_what_comes_later_is_refused_and_never_ignored(
     assert refused(in_profile(f"{line}\ncommand: [x]")) == (problem,)
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (
-            "lost_after: 5m",
-            '4:17: models.q.lost_after: "5m" is not supported yet - only never for now',
-        ),
-        (
-            "max_unavailable: 2",
-            '4:22: models.q.max_unavailable: "2" is not supported yet - only 1 for now',
-        ),
-        (
-            "scaling: {cost: 3}",
-            "4:15: models.q.scaling.cost is not supported yet - take it out for now",
-        ),
-        (
-            "scaling: {priority: 1}",
-            '4:25: models.q.scaling.priority: "1" is not supported yet - only 0 for now',
-        ),
-        (
-            "scaling: {yield_after: 5m}",
-            '4:28: models.q.scaling.yield_after: "5m" is not supported yet - only 2m for now',
-        ),
-    ],
-)
-def test_nor_is_it_in_a_model(line: str, problem: str, refused: Refused) -> None:
-    text = f"version: 1\nmodels:\n  q:\n    {line}\n    profiles: [{{name: main, command: [x]}}]\n"
-    assert refused(text) == (problem,)
+def test_who_makes_room_for_whom_is_read(loaded: Callable[[str], Catalog]) -> None:
+    text = "scaling: {priority: 1, yield_after: 5m, cost: 3}"
+    found = loaded(
+        f"version: 1\nmodels:\n  q:\n    {text}\n    profiles: [{{name: main, command: [x]}}]\n"
+    )
+    scaling = found.models["q"].scaling
+    assert (scaling.priority, scaling.yield_after_s, scaling.cost) == (1, 300.0, 3.0)
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        "lost_after: never",
-        "max_unavailable: 1",
         "scaling: {priority: 0, yield_after: 120s, max: 4}",
     ],
 )

@@ -122,7 +122,7 @@ def test_addresses_that_are_none(url: str) -> None:
     ],
 )
 def test_addresses(url: str, place: tuple[str, int, str]) -> None:
-    assert ask._address(ask.Peer("control", url, "", "")) == place
+    assert ask.address(ask.Peer("control", url, "", "")) == place
 
 
 def test_who_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,14 +62,21 @@ def test_a_list_through_a_pipe(stub: Stub) -> None:
 
 
 def test_a_revocation_wants_a_yes_and_says_what_follows(stub: Stub) -> None:
+    """The last key is not like the others: with none left a gateway may serve everybody."""
+    stub.answers["GET /api/v1/keys"] = {"keys": [ANN, BOB]}
     said = llmgw("key", "revoke", "ann")
     assert said.code == 2
     assert "clients that use the API key ann will be refused; not asked" in said.err
+    stub.answers["GET /api/v1/keys"] = {"keys": [ANN]}
+    said = llmgw("key", "revoke", "ann")
+    assert said.code == 2
+    assert "it is the last one: with none left everybody may ask on loopback" in said.err
     assert stub.sent == []
     stub.answers["POST /api/v1/keys/ann/revoke"] = {"revoked": "ann", "left": 0, "warning": None}
     said = llmgw("key", "revoke", "ann", "--yes")
     assert (said.code, said.out) == (0, "revoked ann\n")
     assert "it was the last one" in said.err
+    assert stub.sent == [("POST /api/v1/keys/ann/revoke", {"last": True})]
     stub.answers["POST /api/v1/keys/ann/revoke"]["left"] = 1
     assert llmgw("key", "revoke", "ann", "--yes").err == ""
     assert llmgw("key", "revoke", " ", "--yes").code == 2

@@ -317,3 +317,58 @@ def test_what_others_said_cannot_steer_the_terminal(*, terminal: bool) -> None:
     page.show(parts, Look(terminal=terminal, color=False), out)
     assert r"\x1b]0;owned\x07box\u202e" in out.getvalue()
     assert "one\ntwo \\x1b[2J\\x9b\n" in out.getvalue()
+
+
+LEADER = {"name": "a:1", "epoch": 7, "lease": "etcd", "leading": True, "answered_by": "a:1"}
+STANDBY = {"name": "b:2", "lag_s": 0.4, "missing": [], "same_catalog": True}
+
+
+@pytest.mark.parametrize(
+    ("leader", "words"),
+    [
+        ({"name": "a:1", "epoch": 7, "lease": "file", "standbys": []}, []),
+        (LEADER | {"standbys": []}, ["a:1 leads with epoch 7, lease etcd; no standby"]),
+        (
+            LEADER | {"lease": "file", "standbys": [STANDBY]},
+            ["a:1 leads with epoch 7, lease file; stands by: b:2 (lag 0.4 s)"],
+        ),
+        (
+            LEADER | {"standbys": [], "leading": False, "answered_by": "b:2"},
+            ["b:2 stands by; a:1 leads with epoch 7, lease etcd"],
+        ),
+        (
+            LEADER | {"standbys": [], "leading": False},
+            ["a:1 stands by; nobody leads as far as it knows"],
+        ),
+        (
+            LEADER | {"standbys": [STANDBY | {"missing": ["box2"], "same_catalog": False}]},
+            [
+                "a:1 leads with epoch 7, lease etcd; stands by: b:2 (lag 0.4 s)",
+                "warning: box2 registered with the leader and not with b:2",
+                "warning: the catalog of b:2 is another than the leader's",
+            ],
+        ),
+    ],
+)
+def test_who_leads_is_a_line_where_there_is_more_than_one_control(
+    leader: dict[str, Any], words: list[str]
+) -> None:
+    document = {"leader": leader, "nodes": [], "models": [], "replicas": []}
+    assert status.notes(document) == words
+
+
+def test_a62_where_a_model_could_go_is_a_table_of_its_own() -> None:
+    full = "GPU 0 has 4.0 of 24.0 GiB free, 18.0 needed (held by b-1/0)"
+    places = [
+        {"node": "box1", "profile": "q4", "takes": "no", "why": full},
+        {
+            "node": "box2",
+            "profile": "q4",
+            "takes": "yes",
+            "why": "fits box2 GPU 0, 6.0 GiB left there",
+        },
+    ]
+    document = fleet(models=[MODEL | {"places": places}])
+    *_, table = [p for p in status.page(document, now_s=NOW_S) if isinstance(p, Table)]
+    assert table.head == ["NODE", "PROFILE", "TAKES", "WHY"]
+    assert table.rows == [list(p.values()) for p in places]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from llmgw.control.api import app
 from llmgw.control.awake import STALL_S
 from llmgw.control.guard import Tokens
-from llmgw.control.lease import lease
+from llmgw.control.lease import Lease, lease
 from llmgw.control.loop import Control
 from llmgw.control.picture import Moment
 from llmgw.control.settings import ControlSettings
@@ -81,6 +81,7 @@ class Bench:
             catalog=self.catalog, state_dir=folder, gateway=None, settle_timeout_s=60.0
         )
         self.settings = replace(self.settings, **changes)
+        self.lease_of: Callable[[Store], Lease] = lambda store: lease("file", self.inventory, store)
         self.control: Control
         self.client: httpx.AsyncClient
 
@@ -89,7 +90,7 @@ class Bench:
         """`crash`: it leaves without a last word, like a killed one whose file descriptors are closed."""
         story = Story()
         store = Store(self.inventory, warn=self.warnings.append)
-        held = lease("file", self.inventory, store)
+        held = self.lease_of(store)
         control = self.control = Control(
             self.settings,
             store=store,
@@ -102,7 +103,8 @@ class Bench:
         transport = httpx.ASGITransport(app(control, tokens, shut_down=self.ended.set))
         try:
             story.begin(self.clock.moment(self.clock.now))
-            control.lead(self.clock.moment(self.clock.now))
+            now = self.clock.moment(self.clock.now)
+            control.lead(now) if held.held else control.stand_by(now)
             control.turn()
             async with (
                 httpx.AsyncClient(

@@ -168,7 +168,7 @@ def gateway(box: Box) -> handover.Hello | None:
 
 def uses(folder: str, *doors: str) -> Iterator[str]:
     """What stands in a call of one of these, as a pattern: `after_send_*` for an f-string."""
-    for path in (ROOT / folder).glob("*.py"):
+    for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in doors:
                 first = node.args[0]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from llmgw.control.keep import PAUSE_S
 from llmgw.control.picture import Change, Picture
 from llmgw.control.store import Store, moment, read_memory
-from llmgw.core.types.messages import NodeReport, Start
+from llmgw.core.types.messages import NodeReport, Resources, Start
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario, started
 
 BETA = CATALOG.replace("alpha:", "beta:").replace("first", "second").split("models:\n")[1]
@@ -318,3 +318,27 @@ def test_f15_what_lasts_at_the_start_means_not_to_lead_until_it_is_over(
             assert await fleet.box1.register() == {"alpha-1/0": "adopt"}
 
     story(tmp_path)
+
+
+@scenario
+async def test_a62_what_an_engine_held_at_most_is_known_after_a_restart(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench)
+        need = Resources(gpu_memory_bytes=1 << 30)
+        shard = engine(fingerprint="2:x", resources=need, gpu_peak_bytes=3 << 30)
+        agent.runs(shard)
+        await agent.register()
+        await bench.passes(2.0, agent)
+    assert read_memory(bench.inventory).learned == {shard.fingerprint: 3 << 30}
+    async with bench.running() as control:
+        assert control.state.learned == {shard.fingerprint: 3 << 30}
+
+
+def test_a_figure_that_makes_no_sense_is_measured_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path / "inventory.db", warn=print)
+    store.open()
+    store.save(Change(learned={"1:a": 5, "1:b": 7}), moment(0.0))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "inventory.db")) as db, db:
+        db.execute("UPDATE learned SET gpu_bytes = 'much' WHERE fingerprint = '1:a'")
+    assert read_memory(tmp_path / "inventory.db").learned == {"1:b": 7}

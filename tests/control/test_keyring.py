@@ -44,7 +44,12 @@ async def test_a_key_is_told_once_kept_by_its_hash_and_in_the_table_before_the_a
         assert secret.encode() not in bench.control.store.path.read_bytes()
     async with bench.running(crash=True):
         assert list(bench.control.routes.keys) == [routed]
-        said = await bench.post("/api/v1/keys/open-webui/revoke")
+        path = "/api/v1/keys/open-webui/revoke"
+        refused = await bench.post(path, status=409)
+        assert refused["error"]["code"] == "last_key"
+        assert "of a gateway with --insecure" in refused["error"]["message"]
+        assert [k.id for k in bench.control.routes.keys] == ["open-webui"]
+        said = await bench.post(path, {"last": True})
         assert (said["revoked"], said["left"], said["warning"]) == ("open-webui", 0, None)
         assert len(bench.control.routes.keys) == 0
     async with bench.running(crash=True):
@@ -71,7 +76,7 @@ async def test_f14_the_keys_outlive_the_inventory(bench: Bench) -> None:
         assert "1 API keys are taken from the gateway's last table" in str(
             await bench.get("/api/v1/events")
         )
-        await bench.post("/api/v1/keys/ann/revoke")
+        await bench.post("/api/v1/keys/ann/revoke", {"last": True})
     async with bench.running():
         assert not bench.control.routes.keys, (
             "revoked is revoked: an old table does not bring it back"

@@ -75,7 +75,9 @@ async def test_f21_a_token_that_could_not_be_written_is_written_before_the_next_
         with in_the_way(token):
             node.bench.control.state = replace(node.bench.control.state, epoch=7)
             node.link.register_again("the test says so")
-            await until(lambda: loop.state.token == Token(7, node.bench.control.state.leader_uuid))
+            control = node.bench.control
+            mine = Token(7, control.state.leader_uuid, control.lease.id)
+            await until(lambda: loop.state.token == mine)
             stop = replace(record.start, epoch=7, seq=50)
             assert node.link.session is not None
             await loop.obey(node.link.url, replace(stop, session=node.link.session.session), {})
@@ -109,7 +111,7 @@ async def test_f21_an_epoch_counts_though_the_order_it_came_with_could_not_be_jo
         blocked.mkdir()
         higher = replace(order, epoch=7, leader_uuid="L7")
         loop.feed(CommandReceived(command=higher, control=url))
-        assert loop.state.token == Token(7, "L7")
+        assert loop.state.token == Token(7, "L7", node.bench.control.lease.id)
         assert ("new-1/0", "inc-new") not in node.records
         blocked.rmdir()
         loop.feed(CommandReceived(command=order, control=url))

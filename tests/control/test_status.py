@@ -3,7 +3,9 @@
 from typing import Any
 
 from llmgw.core.types.messages import Capacity, Foreign, Gpu, Resources
+from llmgw.wire.places import NAMED, warnings
 from tests.control.bench import CATALOG, ON_DEMAND, Agent, Bench, engine, scenario
+from tests.core.world import catalog, model, node, profile, settled
 
 KEYS = {
     "schema leader settling blocked catalog nodes models replicas stops_pending warnings",
@@ -69,6 +71,29 @@ async def test_a_model_that_fits_nowhere_names_the_tightest_resource(bench: Benc
         assert model["state"] == "waiting"
         assert "64.0 of 64.0 GiB free, 100.0 needed" in model["why"]
         assert len(bench.events("wait")) == 1
+
+
+@scenario
+async def test_a62_where_a_model_could_go_is_told_also_when_nobody_waits(bench: Bench) -> None:
+    bench.catalog.write_text(ON_DEMAND.replace("1GiB", "100GiB"))
+    async with bench.running():
+        await Agent(bench, capacity=Capacity(host_memory_bytes=64 * GIB)).register()
+        status = await bench.get("/api/v1/status?places=alpha")
+        (model,) = status["models"]
+        why = "host memory: 64.0 of 64.0 GiB free, 100.0 needed"
+        (place,) = model["places"]
+        assert (place["node"], place["takes"], place["why"]) == ("box1", "no", why)
+        (said,) = status["warnings"]
+        assert said == f"alpha fits nowhere, not even with nothing else running: box1: {why}"
+        plain = await bench.get("/api/v1/status?places=nobody")
+        assert "places" not in plain["models"][0]
+
+
+def test_of_many_that_fit_nowhere_some_are_named() -> None:
+    models = [model(f"m{i:02}", profile(gpus=9)) for i in range(NAMED + 2)]
+    found = list(warnings(settled(catalog(*models), node("box1"))))
+    assert len(found) == NAMED + 1
+    assert found[-1] == "and 2 more models fit nowhere; llmgw status MODEL says why"
 
 
 @scenario

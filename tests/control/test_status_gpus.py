@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from llmgw.core.types.messages import Foreign, Gpu, Resources
+from llmgw.core.types.messages import Capacity, Foreign, Gpu, Resources
 from llmgw.render import page
 from llmgw.render import status as shown_status
-from tests.control.bench import Agent, Bench, engine, scenario
+from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
 
 GIB = 1 << 30
 GPU = Gpu(uuid="GPU-0", name="NVIDIA GeForce RTX 3090", memory_bytes=24 * GIB)
@@ -64,3 +64,42 @@ async def test_f59_devices_that_are_not_known_are_told_with_the_reason(bench: Be
         await agent.register()
         status = await bench.get("/api/v1/status")
         assert "the GPUs of box1 are not known: NVML: Unknown Error" in status["warnings"]
+
+
+@scenario
+async def test_a62_limits_that_do_not_keep_to_the_budget_of_the_node_are_told(bench: Bench) -> None:
+    """Placement counts declared watts; only the cards' own limits hold an engine to them."""
+    cards = [replace(GPU, uuid=f"GPU-{i}", index=i, power_limit_w=350.0) for i in range(2)]
+    lost = replace(cards[1], healthy=False, lost=True)
+    said = (
+        "the 2 GPUs of box1 may draw 700 W by their power limits, and the node is to draw 600 W "
+        "(--power-w): lower their limits, or raise the figure"
+    )
+    async with bench.running():
+        for gpus, budget_w, told in (
+            (tuple(cards), 600.0, [said]),
+            (tuple(cards), 700.0, []),
+            (tuple(cards), None, []),
+            ((cards[0], lost), 600.0, []),
+            ((cards[0], replace(cards[1], power_limit_w=None)), 600.0, []),
+        ):
+            await Agent(bench, gpus=gpus, capacity=Capacity(power_w=budget_w)).register()
+            status = await bench.get("/api/v1/status")
+            assert [w for w in status["warnings"] if "power limits" in w] == told
+
+
+@scenario
+async def test_f61_status_says_what_becomes_of_engines_on_a_silent_node(bench: Bench) -> None:
+    bench.catalog.write_text(CATALOG.replace("    aliases", "    lost_after: 30s\n    aliases"))
+    async with bench.running():
+        agent = Agent(bench, gpus=(GPU,))
+        agent.runs(engine())
+        await agent.register()
+        other = Agent(bench, node="box2")
+        await other.register()
+        for seconds, said in ((20, "counts as lost in "), (30, "counts as lost, replaced where")):
+            await bench.passes(seconds, other)
+            status = await bench.get("/api/v1/status")
+            begins = f"box1 is silent, what it runs is left alone: alpha-1 ({said}"
+            assert [w.startswith(begins) for w in status["warnings"]].count(True) == 1
+        assert "start" in bench.orders(other)

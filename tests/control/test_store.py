@@ -24,7 +24,7 @@ from llmgw.control.store import (
     read_memory,
     read_sources,
 )
-from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.messages import NodeReport, SendReport
 from llmgw.core.types.state import Draining, Failure
 from llmgw.errors import LlmgwError
 from tests.control.bench import Agent, Bench, engine, scenario
@@ -306,7 +306,10 @@ async def test_f15_without_an_epoch_on_the_disk_control_does_not_lead(bench: Ben
             other.execute("ROLLBACK")
             await bench.later(2)
             assert bench.leading()
-            await agent.poll(status=410)  # sessions begin anew: that is the fence
+            (
+                order,
+            ) = await agent.poll()  # asked for a report under the new epoch: that is the fence
+            assert (type(order), order.epoch) == (SendReport, 2)
             await agent.register()
             assert (agent.said.leader, agent.said.epoch) == (True, 2)
 

@@ -147,7 +147,7 @@ def _held_back(state: State, plan: Plan, starts: list[StartReplica], ends: list[
         a
         for a in begun
         if a.incarnation not in state.confirmed
-        and _reason(a) not in ("idle", "not_running")
+        and _reason(a) not in ("idle", "evict", "not_running")
         and any(s.was_live for s in a.shards)
     ]
     running = sum(any(s.was_live for s in r.members) for r in plan.replicas)
@@ -156,7 +156,7 @@ def _held_back(state: State, plan: Plan, starts: list[StartReplica], ends: list[
 
 def _somebody_stays(facts: Facts, plan: Plan, ends: list[End]) -> None:
     """A38: of several that serve a model, what nobody asked for leaves one (a roll without room does not, A66)."""
-    excused = (*ASKED, "idle", "drift", "duplicate_rank")
+    excused = (*ASKED, "idle", "evict", "drift", "duplicate_rank")
     going = {a.incarnation for a in ends if _reason(a) not in excused}
     for name in facts.state.catalog.models:
         ready = [r for r in plan.replicas if r.model == name and r.claimed and r.state == "ready"]
@@ -175,7 +175,9 @@ def _not_there_yet(facts: Facts, plan: Plan, start: StartReplica) -> None:
     over = ("draining", "failed", "stopped")
     kept = [r for r in plan.replicas if r.model == start.model and r.kept and r.state not in over]
     planned = sum(isinstance(a, StartReplica) and a.model == start.model for a in plan.actions)
-    assert len(kept) + planned <= max(scaling.min, 1), f"A2: {start.why}"
+    # A further one is for a queue that lasts, whatever that is: never beyond `max`.
+    crowd = scaling.max if len(kept) == len([r for r in kept if r.state == "ready"]) else 0
+    assert len(kept) + planned <= max(scaling.min, 1, crowd), f"A2: {start.why}"
     for box in facts.boxes.values():
         node = facts.state.nodes.get(box.name)
         if node is not None and box.known:
@@ -246,6 +248,20 @@ def _idle(case: Case) -> bool:
     return timeout_s is not None and not waiting and known_s >= timeout_s
 
 
+def _evicted(case: Case) -> bool:
+    """A63, A64: on demand, up, beyond its `min`; in use only where somebody waits for another model."""
+    state, row = case.facts.state, case.row
+    model = state.catalog.models[row.model]
+    kept = [r for r in case.plan.replicas if r.model == row.model and r.kept and not r.going]
+    waited = any(
+        m != row.model and n for g in state.gateways.values() for m, n in g.demand.waiting.items()
+    )
+    used = any(g.demand.in_flight.get(row.replica) for g in state.gateways.values())
+    free = model.on_demand and model.scaling.idle_timeout_s is not None
+    up = all(s.report.state in ("ready", "asleep") for s in case.action.shards)
+    return free and up and len(kept) > model.scaling.min and (waited or not used)
+
+
 def _short(case: Case) -> bool:
     lacking = case.row.have < case.row.want and not case.row.held
     window_s = case.facts.state.catalog.assembly_window_s
@@ -277,6 +293,7 @@ REASONS: dict[str, Callable[[Case], bool]] = {
     "duplicate_rank": _second,
     "port_conflict": _port,
     "idle": _idle,
+    "evict": _evicted,
     "short_after_window": _short,
     "not_running": _broken,
     "drift": _drifted,

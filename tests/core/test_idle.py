@@ -16,7 +16,7 @@ from llmgw.core.types.messages import ShardReport
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import Demanded, NodeRegistered, State
-from tests.core.world import at, catalog, model, node, running, shard
+from tests.core.world import at, catalog, model, node, place_at, running, shard
 
 BETA = model("beta", scaling=Scaling(idle_timeout_s=600.0, min_up_s=120.0))
 #: well after control's start: every gateway has had the time to speak
@@ -48,15 +48,6 @@ def test_the_latest_of_each_gateway_is_summed() -> None:
     state = heard(state, 3.0, "g2", n=2)
     assert (idle.in_flight(state, "beta-1"), idle.waiting(state, "beta")) == (1, 2)
     assert (idle.in_flight(state, "x"), idle.waiting(state, "nobody")) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "wanted"), [({"beta": 1}, True), ({"other": 1}, False), ({"beta": 0}, False)]
-)
-def test_a63_a_model_is_demanded_while_somebody_waits(
-    waiting: dict[str, int], wanted: bool
-) -> None:
-    assert idle.demanded(heard(up(), 1.0, waiting=waiting), BETA) is wanted
 
 
 @pytest.mark.parametrize(
@@ -117,6 +108,14 @@ def test_after_a_restart_of_control_a_gateway_not_heard_yet_may_be_serving(
     for name in gateways:
         state = heard(state, 500.0 + now, name)
     assert idle.may_serve(state, beta(state), 500.0 + now) == said
+
+
+def test_what_this_control_started_itself_nobody_served_before_it_did() -> None:
+    state = place_at(running(catalog(BETA), node("box1")), "box1", incarnation="inc-beta-1")
+    state = observe(state, NodeRegistered(node("box1", shard("beta-1/0"))), 5.0)
+    assert idle.may_serve(state, beta(state), 6.0) == ""
+    state = heard(state, 6.0, in_flight={"beta-1": 1})
+    assert idle.may_serve(state, beta(state), 7.0) == "1 in flight"
 
 
 def test_of_several_silent_gateways_the_first_by_name_is_named_whoever_spoke_first() -> None:

@@ -77,7 +77,7 @@ def series(
         found = place(state, held, m)
         answers.append(found)
         if isinstance(found, Placement):
-            held = counted(held, m, found)
+            held = counted(state, held, m, found)
     return state, held, answers
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from llmgw.core import roll
 from llmgw.core.adopt.survey import survey
 from llmgw.core.capacity import holdings
+from llmgw.core.place import Fleet
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.messages import NodeReport, Resources, ShardReport
@@ -49,7 +50,9 @@ def kept(state: State) -> list[Replica]:
 def step(
     state: State, m: Model, replicas: list[Replica] | None = None
 ) -> RollReplica | Wait | None:
-    return roll.step(state, holdings(state), m, kept(state) if replicas is None else replicas)
+    return roll.step(
+        Fleet(state, holdings(state)), m, kept(state) if replicas is None else replicas
+    )
 
 
 def waits(state: State, m: Model) -> str:
@@ -283,3 +286,56 @@ def test_a66_a_step_is_taken_only_from_a_whole_model_and_takes_away_at_most_one(
         assert len(there) == len(reports)
         assert answer.incarnation in {r.incarnation for r in there if r.drift}
         assert len({s.incarnation for s in answer.shards}) == 1
+
+
+# --- max_unavailable -------------------------------------------------------------------------
+
+
+def many(count: int = 4, away: int = 2) -> Model:
+    return model("alpha", changed(), low=count, high=count, max_unavailable=away)
+
+
+def tight(m: Model, *reports: ShardReport) -> State:
+    """Room for as many as run and no more."""
+    size = 10.0 * m.scaling.min
+    return picture(m, node("box1", *reports, gpus=gpus("box1", size, used={0: size})))
+
+
+OLD_4 = tuple(old(f"alpha-{i}") for i in range(1, 5))
+
+
+def test_a66_the_first_new_one_proves_itself_alone_however_many_may_be_away() -> None:
+    state = tight(many(), *OLD_4)
+    assert isinstance(step(state, many()), RollReplica)
+    gone = (old("alpha-1", state="stopping"), *OLD_4[1:])
+    assert step(tight(many(), *gone), many()) is None
+    coming = (new(state="loading"), *OLD_4[1:])
+    assert step(tight(many(), *coming), many()) is None
+
+
+def test_a66_once_one_is_ready_so_many_may_be_away_at_a_time() -> None:
+    proved = (new("alpha-9"), *OLD_4[1:])
+    answer = step(tight(many(), *proved), many())
+    assert isinstance(answer, RollReplica)
+    assert (answer.replica, answer.spots) == ("alpha-2", ())
+    one_away = (new("alpha-9"), old("alpha-2", state="stopping"), *OLD_4[2:])
+    answer = step(tight(many(), *one_away), many())
+    assert isinstance(answer, RollReplica)
+    assert answer.replica == "alpha-3"
+    two_away = (
+        new("alpha-9"),
+        new("alpha-8", state="loading"),
+        old("alpha-3", state="stopping"),
+        OLD_4[3],
+    )
+    assert step(tight(many(), *two_away), many()) is None
+    assert step(tight(many(away=1), *one_away), many(away=1)) is None
+
+
+def test_a66_beside_the_others_they_come_one_at_a_time() -> None:
+    """With room a new one is one more than `max` for a while; two would be two too many."""
+    coming = (new("alpha-9"), new("alpha-8", state="loading"), *OLD_4[1:])
+    m = many()
+    state = picture(m, node("box1", *coming, gpus=gpus("box1", 200)))
+    assert step(state, m) is None
+    assert roll.surplus(state, m, kept(state)) is None

@@ -353,3 +353,17 @@ def test_a67_an_agent_that_gave_up_fails_the_model_with_its_last_line() -> None:
 
 def test_a67_one_failure_is_no_failed_model() -> None:
     assert told(failed(failure(1, 1.0))) == ("unloaded", "", None)
+
+
+# --- nobody makes room -----------------------------------------------------------------------
+
+
+def test_a64_who_asks_for_what_fits_nowhere_reads_why_and_nobody_else() -> None:
+    cat = catalog(ALPHA, model("huge"))
+    told = table(running(cat, node("box1", shard("alpha-1/0"))))
+    assert route.refusing(told, {}) is told
+    why = {"huge": "80.0 needed", "alpha": "too late, it is up", "gone": "not in the catalog"}
+    refused = route.refusing(told, why).models
+    assert (refused["huge"].no_room, refused["huge"].why) == ("80.0 needed", "80.0 needed")
+    assert (refused["huge"].status, refused["alpha"]) == ("unloaded", told.models["alpha"])
+    assert "gone" not in refused

@@ -65,6 +65,12 @@ def test_a_key_is_made_where_none_comes() -> None:
         ({"launcher": "podman"}, "bad_command", "the image ''"),
         ({"image": "a:1"}, "bad_command", "launcher exec and the image 'a:1'"),
         ({"launcher": "docker", "image": "--privileged"}, "bad_command", "'--privileged'"),
+        ({"mounts": ("/a:/b",)}, "bad_command", "has mounts ['/a:/b']"),
+        (
+            {"launcher": "docker", "image": "a:1", "mounts": ("/a",)},
+            "bad_command",
+            "has mounts ['/a']",
+        ),
         ({"command": ()}, "bad_command", "without a command"),
         ({"gpus": ("GPU-9",)}, "no_such_gpu", "GPU-9"),
     ],

@@ -45,6 +45,19 @@ def again(b: Bench, **evidence: Any) -> Bench:
     return after
 
 
+def test_a_container_that_somebody_started_again_has_another_process() -> None:
+    """Found while it runs: the rest is as it was. A process that we started ourselves never changes its number."""
+    b = Bench().ready(launcher="podman", image="a:1")
+    assert b.record.state == "ready"
+    b.identified(leader="same", pid=5000, start_ticks=7)
+    assert (b.record.state, b.record.pid, b.record.start_ticks) == ("ready", 5000, 7)
+    assert b.record.attempt == 1
+    for nothing in ({"leader": "same", "pid": 5000}, {"leader": "absent"}, {"leader": "same"}):
+        assert b.identified(**nothing).record.pid == 5000
+    own = Bench().ready()
+    assert own.identified(leader="same", pid=5000, start_ticks=7).record.pid == 4711
+
+
 def test_ours_goes_on_where_it_was() -> None:
     """F35: same pid, same state; then it is probed like any, quickly until it answered once."""
     b = again(Bench().ready(), **HERE)

@@ -178,7 +178,7 @@ def test_a59_no_byte_of_the_pool_is_given_out_twice(
         p = m.profiles[0]
         on_it = "spark" in found.spots[0].gpus
         need = p.host_memory_bytes + (p.gpu_memory_bytes or 0) * on_it
-        now = counted(now, m, found)
+        now = counted(state, now, m, found)
         after = pool_free_bytes(report.gpus or (), capacity, now["box1"])
         assert before is not None
         assert after is not None

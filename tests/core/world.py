@@ -96,6 +96,7 @@ def actions(plan: Plan) -> list[str]:
         "StopReplica": "stop",
         "DrainReplica": "drain",
         "RollReplica": "roll",
+        "NapReplica": "nap",
         "Wait": "wait",
     }
     return [f"{names[type(a).__name__]} {a.model}" for a in plan.actions]

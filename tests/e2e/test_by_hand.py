@@ -9,8 +9,10 @@ import json
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
+from scripts.documents.plan import Takeover
 from scripts.engine import llama_server
 from scripts.fleet import Fleet, start_ticks, wait_for
 from scripts.ports import free_port
@@ -45,7 +47,9 @@ def settled(make: Make, *flags: str, most: int = 1) -> Fleet:
 def take(fleet: Fleet, pid: int, *words: str) -> tuple[int, Json]:
     said = fleet.llmgw("adopt", f"{fleet.node}:{pid}", "--as", "alpha/main", "-o", "json", *words)
     assert said.stdout, said.stderr
-    return said.returncode, json.loads(said.stdout)
+    document = json.loads(said.stdout)
+    msgspec.convert(document, Takeover)
+    return said.returncode, document
 
 
 def test_a70_a71_found_taken_over_kept_and_stopped_and_the_shell_lives(make: Make) -> None:

@@ -326,11 +326,18 @@ def listener(flags: argparse.Namespace) -> socket.socket:
     return sock
 
 
+#: What a flood ends with.
+FLOOD_ENDS = "fake engine: that was all"
+
+
 async def flood(total: int) -> None:
     for _ in range(-(-total // 65536)):
         sys.stdout.write(("x" * 1023 + "\n") * 64)
         sys.stdout.flush()
         await asyncio.sleep(0)
+    if total:
+        await asyncio.sleep(0.5)  # its end is not in the middle of it
+        print(FLOOD_ENDS, flush=True)
 
 
 async def serve(flags: argparse.Namespace, child: int) -> None:

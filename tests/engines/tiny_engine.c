@@ -1,6 +1,7 @@
 /* A server in one static program, for images with nothing else in them: what a container needs of an engine, and its
  * nasty modes. Every GET is answered 200. cc -static tiny_engine.c; flags: --port N, --exit CODE (at once),
- * --ignore-term, --fork (a child that lives on), --say WORDS (at the start), --env NAME (say its value). */
+ * --ignore-term, --fork (a child that lives on), --say WORDS (at the start), --env NAME (say its value),
+ * --read FILE (say its first line), --write FILE (say whether that may be). */
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +24,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[i], "--port")) port = atoi(argv[++i]);
     else if (!strcmp(argv[i], "--say")) puts(argv[++i]);
     else if (!strcmp(argv[i], "--env")) { const char *v = getenv(argv[++i]); printf("%s=%s\n", argv[i], v ? v : "(unset)"); }
+    else if (!strcmp(argv[i], "--read")) { char line[256] = "(none)\n"; FILE *f = fopen(argv[++i], "r"); if (f) (void)!fgets(line, sizeof line, f); printf("read %s", line); }
+    else if (!strcmp(argv[i], "--write")) { FILE *f = fopen(argv[++i], "w"); puts(f ? "written" : "may not write"); if (f) fclose(f); }
     else if (!strcmp(argv[i], "--exit")) return atoi(argv[++i]);
     else if (!strcmp(argv[i], "--ignore-term")) deaf = 1;
     else if (!strcmp(argv[i], "--fork") && fork() == 0) { setsid(); for (;;) pause(); }

@@ -22,6 +22,8 @@ class FakeControl:
     def __init__(self, token: str = "") -> None:
         self.token = token
         self.table: RouteTable | None = None
+        #: it holds no poll: who has its table, or a newer one, is to ask the leader
+        self.stands_by = False
         self.demands: list[dict[str, Any]] = []
         self.polls: list[Asked] = []
         self.port = 0
@@ -93,6 +95,8 @@ class FakeControl:
         self.polls.append(asked)
         await self.notify()
         version = int(asked.path.rpartition("=")[2])
+        if self.stands_by and self.table is not None and self.table.version <= version:
+            return 204, b""
         await self.until(lambda: self.table is not None and self.table.version != version)
         return 200, msgspec.json.encode(self.table)
 

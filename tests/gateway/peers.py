@@ -12,7 +12,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from llmgw.core.types.routes import RouteReplica
 
@@ -87,7 +87,7 @@ class Client:
             first, *lines = head.rstrip("\r\n").split("\r\n")
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
             status = int(first.split(" ")[1])
-            if status >= 200:
+            if status >= 200 or status == 101:
                 return status, headers
 
     async def answer(self, *, head_only: bool = False) -> Answer:
@@ -130,6 +130,11 @@ class Client:
         except ConnectionError as e:
             raise Cut(got=b"") from e
 
+    def listen(self, *, on: bool) -> None:
+        """Whether it reads at all what comes."""
+        transport = cast("asyncio.Transport", self.writer.transport)
+        (transport.resume_reading if on else transport.pause_reading)()
+
     async def close(self) -> None:
         self.writer.close()
         with contextlib.suppress(ConnectionError):
@@ -167,6 +172,14 @@ class Talk:
     async def say(self, data: bytes) -> None:
         self._client.writer.write(data)
         await self._client.writer.drain()
+
+    async def heard(self) -> bytes:
+        """What the client says beyond its request."""
+        return await self._client.reader.read(65536)
+
+    def listen(self, *, on: bool) -> None:
+        """Whether this engine reads at all what comes."""
+        self._client.listen(on=on)
 
     async def json(self, document: Any, status: str = "200 OK", extra: str = "") -> None:
         body = json.dumps(document).encode()

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw.gateway.http1 import HEAD_BYTES, Budget, Request, RequestReader, answer, chunk
+from tests.gateway.kept import kept
 
 HOST = b"Host: x\r\n"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST
@@ -87,51 +88,7 @@ def test_byte_by_byte() -> None:
     assert [r.body for r in reader.ready] == [BODY, b"abcde", b""]
 
 
-SMUGGLING = {
-    "both lengths": POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both lengths, other order": POST
-    + b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
-    "two lengths": POST + b"content-length: 5\r\ncontent-length: 5\r\n\r\nabcde",
-    "list of lengths": POST + b"content-length: 5, 5\r\n\r\nabcde",
-    "signed length": POST + b"content-length: +5\r\n\r\nabcde",
-    "hexadecimal length": POST + b"content-length: 0x5\r\n\r\nabcde",
-    "empty length": POST + b"content-length:\r\n\r\n",
-    "overflowing length": POST + b"content-length: 99999999999999999999999\r\n\r\n",
-    "other coding": POST + b"transfer-encoding: gzip\r\n\r\n",
-    "two codings": POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "chunked not last": POST + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "chunked twice": POST
-    + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "another coding before it": POST
-    + b"transfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "nearly chunked": POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "chunked with a control": POST + b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
-    "chunked in HTTP/1.0": b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "bare LF": (POST + b"content-length: 0\r\n\r\n").replace(b"\r\n", b"\n"),
-    "one bare LF": b"GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
-    "bare LF at the end": b"GET / HTTP/1.1\r\nHost: x\r\n\n",
-    "bare CR": b"GET / HTTP/1.1\r\nHost: x\rA: b\r\n\r\n",
-    "obs-fold": POST + b"X: a\r\n b\r\n\r\n",
-    "obs-fold with a tab": POST + b"X: a\r\n\tb\r\n\r\n",
-    "space before the colon": POST + b"X : a\r\n\r\n",
-    "NUL": POST + b"X: a\0b\r\n\r\n",
-    "no name": POST + b": a\r\n\r\n",
-    "chunk size after bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
-    "chunk ended by bare LF": POST + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\n0\r\n\r\n",
-    "chunk extension with bare LF": POST
-    + b"transfer-encoding: chunked\r\n\r\n3;a\nabc\r\n0\r\n\r\n",
-    "chunk size with a prefix": POST + b"transfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
-    "overflowing chunk": POST + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\na",
-    "no host": b"GET / HTTP/1.1\r\n\r\n",
-    "two hosts": b"GET / HTTP/1.1\r\n" + HOST + b"Host: y\r\n\r\n",
-    "no version": b"GET /\r\n\r\n",
-    "another version": b"GET / HTTP/1.2\r\n" + HOST + b"\r\n",
-    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "no method": b"FOO / HTTP/1.1\r\n" + HOST + b"\r\n",
-    "small method": b"get / HTTP/1.1\r\n" + HOST + b"\r\n",
-    "space in the target": b"GET /a b HTTP/1.1\r\n" + HOST + b"\r\n",
-    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-}
+SMUGGLING = kept("smuggling")
 
 
 @pytest.mark.parametrize("shape", SMUGGLING)
@@ -274,6 +231,17 @@ def test_nothing_after_a_last_request_is_read() -> None:
     reader = read(plain(more=b"Connection: close\r\n") + plain())
     assert [r.keep_alive for r in reader.ready] == [False]
     assert reader.error is None
+
+
+def test_http_1_0_has_no_second_request_though_it_asks_to_keep_the_connection() -> None:
+    old = b"POST / HTTP/1.0\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\n{}"
+    bad = b"POST / HTTP/1.0\r\nconnection: keep-alive\r\ncontent-length: 9999999\r\n\r\n{}"
+    for parts in ((old, old), (old + old,), (old + bad,)):
+        reader = read(*parts)
+        assert reader.error is None
+        assert len(reader.ready) == 1
+        reader.close()
+        assert reader._budget.used == 0
 
 
 def test_http_1_0() -> None:

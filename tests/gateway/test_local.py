@@ -114,7 +114,7 @@ def test_metrics() -> None:
         ("GET", "/", 404, None),
         ("POST", "/v1/chat/completions/", 404, None),
         ("GET", "/v1/modelsx", 404, None),
-        ("HEAD", "/upstream/m/health", 405, "GET, POST, PUT, PATCH, DELETE"),
+        ("TRACE", "/upstream/m/health", 405, "GET, HEAD, POST, PUT, PATCH, DELETE"),
     ],
 )
 def test_what_is_not_served(method: str, path: str, status: int, allow: str | None) -> None:

@@ -1,5 +1,7 @@
 """Counters and log lines: what Prometheus and people read."""
 
+import asyncio
+
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
 from llmgw.gateway.answer import Answer
 from llmgw.gateway.balance import Fleet
@@ -17,6 +19,9 @@ class Nobody:
     def finished(self, *, keep_alive: bool) -> None: ...
 
     def abort(self) -> None: ...
+
+    def switch(self) -> tuple[asyncio.Transport, asyncio.Protocol, bytes]:
+        raise NotImplementedError
 
 
 def fleet() -> Fleet:

@@ -209,6 +209,24 @@ def test_a_model_that_fails_while_it_is_waited_for() -> None:
     run(scenario())
 
 
+def test_a64_a_model_that_fits_nowhere_is_refused_at_once_with_the_reason() -> None:
+    """The first who asks waits until control has looked; whoever comes then is told before he waits."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+            world.use(table(1, m=RouteModel(status="unloaded")))
+            first, opened = await waits(world, ASK), await waits(world, STREAM)
+            why = "1 waiting, 0 running; box1: GPU 0 has 4.0 of 24.0 GiB free, 40.0 needed"
+            world.use(table(2, m=RouteModel(status="unloaded", why=why, no_room=why)))
+            for answer in (await first.answer(), await opened.answer(), await world.ask(ASK)):
+                assert (answer.status, answer.error["code"]) == (503, "model_no_room")
+                assert answer.error["message"] == f"there is no room for model 'm': {why}"
+                assert answer.headers["retry-after"] == "30"
+            assert world.waiting() == {}
+
+    run(scenario())
+
+
 def test_a_model_that_is_removed_while_it_is_waited_for() -> None:
     async def scenario() -> None:
         async with rig() as world:

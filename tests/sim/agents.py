@@ -30,7 +30,7 @@ POINTS = tuple(
     f"{when}-{effect.__name__}"
     for effect in (
         *(n.StoreToken, n.WriteRecord, n.DeleteRecord, n.Spawn, n.Signal, n.Look, n.Measure),
-        *(n.Probe, n.Knock, n.Identify, n.Refuse, n.Register, n.Changed),
+        *(n.Probe, n.Knock, n.CallDoor, n.Identify, n.Refuse, n.Register, n.Changed),
     )
     for when in ("before", "after")
 )
@@ -173,11 +173,14 @@ class Agent(Process):
             case n.Look(record):
                 self._answer(lambda: evidence.tree(self.host, record), 0.02)
             case n.Measure(record):
-                self._answer(lambda: evidence.memory(self.host, record), 0.02)
-            case n.Probe(record, check):
+                self._answer(lambda: self._measured(record), 0.02)
+            case n.Probe(record, check, token):
                 self._answer(
-                    lambda: evidence.probe(self.host, record, check=check), self._patience_s(record)
+                    lambda: evidence.probe(self.host, record, check=check, token=token),
+                    self._patience_s(record),
                 )
+            case n.CallDoor(record, which):
+                self._door(record, which)
             case n.Knock(record):
                 self._answer(lambda: evidence.knocked(self.sim.hosts, record), 0.05)
             case n.Identify(record):
@@ -200,6 +203,24 @@ class Agent(Process):
                 self.feed(seen)
 
         self.later(delay_s, then)
+
+    def _door(self, record: Record, which: n.DoorName) -> None:
+        """What it does at its door it does also if its agent is killed then."""
+
+        def acts() -> None:
+            there = self.host.listener(record.start.port)
+            if isinstance(there, Engine) and there.key == record.key and not there.hung:
+                turned = there.sleeping if there.manners.restless else which == "sleep"
+                if turned != (which == "sleep"):
+                    there.ailing = there.ailing or f"it does not {which}"
+                if turned != there.sleeping:
+                    self.sim.judge.turns(self, record, there)
+                    there.sleeping = turned
+                    self.sim.say(self.facts.node, "sleeps" if turned else "wakes", str(there))
+
+        if which != "ask":
+            self.sim.clock.after(0.3, acts)
+        self._answer(lambda: evidence.door(self.host, record, which), 0.5)
 
     def _patience_s(self, record: Record) -> float:
         """Answers of what is up and well, or loads, are slow in coming: it keeps the simulator quick."""
@@ -313,6 +334,11 @@ class Agent(Process):
             for link in self.links.values():
                 link.devices = True
             self._see_gpus(gpus, foreign)
+
+    def _measured(self, record: Record) -> n.MemorySeen:
+        """A fresh `GpusSeen` first, as `types.node` has it: else control hears of an end before the room."""
+        self._look_at_gpus()
+        return evidence.memory(self.host, record)
 
     def _see_gpus(self, gpus: tuple[Gpu, ...] | None, foreign: tuple[Foreign, ...]) -> None:
         error = "" if gpus is not None else "the driver does not answer"

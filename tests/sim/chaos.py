@@ -338,7 +338,11 @@ class Chaos:
         return self.rng.choice(self.sim.gateways).name.rstrip("'")
 
     def ask(self) -> str:
-        model = self.rng.choice(sorted(self.sim.catalog.models))
+        """For one that sleeps where there is one: it is to be woken in the middle of all this."""
+        there = self.sim.catalog.models
+        engines = (e for host in self.sim.hosts.values() for e in host.live())
+        asleep = {e.start.model for e in engines if e.sleeping} & there.keys()
+        model = self.rng.choice(sorted(asleep or there))
         return f"ask {model} {self.rng.choice((0.5, 3, 12, 30))} by={self._gateway()}"
 
     def edit(self) -> str:
@@ -361,8 +365,15 @@ class Chaos:
             stop = f"llmgw force {engine.start.shard}"
         verb = self.rng.choice(("pause", "resume", "resume", "confirm", "confirm", "clear"))
         require = f"kill {leader.url} require=the-plan-was-another {self._s(2, 10)}"
-        verbs = (f"llmgw {verb}", f"llmgw {verb}", stop, require)
+        verbs = (f"llmgw {verb}", f"llmgw {verb}", stop, require, self._drain())
         return self.rng.choice(verbs)
+
+    def _drain(self) -> str:
+        """A box, or its first GPU; as often taken back."""
+        verb = self.rng.choice(("drain", "undrain"))
+        return (
+            f"llmgw {verb} {self.rng.choice(sorted(self.sim.hosts))}{self.rng.choice(('', '/0'))}"
+        )
 
 
 def controls_named(count: int) -> tuple[str, ...]:

@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from llmgw.control.awake import Awake
+from llmgw.control.intent import merged
 from llmgw.control.picture import (
     Moment,
     draining_of,
     draining_rows,
     failure_rows,
     failures_of,
+    memory_of,
 )
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types import state as s
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 PASS_S = 0.25
 #: Ended for want of a lease or of room for an epoch, it is started again after this.
 AGAIN_S = 2.0
+#: Who waits tells of it at least so often; with a message late or lost a wait is one all the same.
+BREAK_S = 25.0
 #: The boundaries at which it may be killed or stopped (`Process.trap`).
 POINTS = (
     "before-epoch",
@@ -73,11 +77,15 @@ class Hearsay:
     settled: bool = False
     #: incarnations in its inventory, reported with what they run, or placed by itself
     incarnations: set[str] = field(default_factory=set)
+    #: (node, GPU or "") that are drained, by its inventory and what an operator said since
+    drained: set[tuple[str, str]] = field(default_factory=set)
     #: what it has ordered to stop
     stopped: set[str] = field(default_factory=set)
     #: last byte by replica, as gateways have it; last time that somebody waited, by model
     used_s: dict[str, float] = field(default_factory=dict)
     waited_s: dict[str, float] = field(default_factory=dict)
+    #: since when somebody has waited for a model without a break, by model
+    asked_s: dict[str, float] = field(default_factory=dict)
     #: when a replica was first seen whole and ready, by incarnation
     up_s: dict[str, float] = field(default_factory=dict)
     #: since when an engine answers nobody and nothing keeps control from seeing it, by incarnation and sessions
@@ -109,6 +117,10 @@ class Control(Process):
         self.started_s = 0.0
         #: agents that will try again, now that it listens
         self.missed: list[Act] = []
+        #: up and not leading: it knows the fleet, serves nothing of it and commands nothing
+        self.standing = False
+        #: the time of its lease is over and nobody else has it: the store is away (F30)
+        self.lapsed = False
         #: replies owed until the next pass is over
         self.owed: list[Answer] = []
         self._due = False
@@ -138,10 +150,41 @@ class Control(Process):
         super().thaw()
 
     def start(self) -> None:
-        if not self.up and self.sim.lease.take(self.url, self.start):
-            self.begins()
-            self._awake = Awake(lambda: self.sim.clock.now)
+        if self.up and not self.standing:
+            return
+        if self.sim.lease.take(self.url, self.start):
+            if not self.up:
+                self.begins()
+                self._awake = Awake(lambda: self.sim.clock.now)
             self.go(self._leads())
+        elif not self.up and self.sim.lease.kind != "file":
+            self._stands_by()
+
+    def _stands_by(self) -> None:
+        """A warm standby: agents register with it too."""
+        catalog = self.disk.catalog if self.sim.catalog_broken else self.sim.catalog
+        self.begins()
+        self.standing, self.uuid = True, f"{self.url}.{self.life}"
+        self._awake = Awake(lambda: self.sim.clock.now)
+        self.state = self._started(catalog or Catalog(), Memory())
+        self.sessions, self.heard, self.table = Sessions(self), Hearsay(), RouteTable()
+        self.sim.say(self.url, "stands by", "")
+        self._welcomes()
+        self._tick()
+
+    def _started(self, catalog: Catalog, memory: Memory) -> s.State:
+        return self.sim.core.started(
+            catalog,
+            memory,
+            now=self.now_s,
+            settle_timeout_s=self.sim.settle_timeout_s,
+            keep_unknown=False,
+        )
+
+    def _welcomes(self) -> None:
+        missed, self.missed = self.missed, []
+        for again in missed:
+            again()
 
     def _leads(self) -> Iterator[str]:
         """An epoch that cannot be stored is none: it does not lead (F15)."""
@@ -158,33 +201,40 @@ class Control(Process):
             self.crash("no catalog can be read, and none is remembered", again_s=AGAIN_S)
             return
         self.uuid = f"{self.url}.{self.life}"
-        state = sim.core.started(
-            catalog,
-            memory,
-            now=self.now_s,
-            settle_timeout_s=sim.settle_timeout_s,
-            keep_unknown=False,
-        )
-        self.state = replace(state, epoch=epoch, leader_uuid=self.uuid)
-        self.sessions, self.passes = Sessions(self), Passes(self)
+        again = self.standing or self.lapsed
+        gateways = self.picture.gateways if again else {}
+        if self.standing:
+            memory = merged(memory, None, memory_of(self.picture, 0.0))
+        elif self.lapsed:
+            memory = memory_of(self.picture, 0.0)
+        state = self._started(catalog, memory)
+        self.state = replace(state, epoch=epoch, leader_uuid=self.uuid, gateways=gateways)
+        self.passes = Passes(self)
+        if self.standing:
+            self.sessions.unfence()
+        else:
+            self.sessions = Sessions(self)
         self.sessions.recall(report for report, _ in memory.nodes)
         self.table, self.table_seen = RouteTable(), 0
         self.started_s = self.now_s
         self.heard = Hearsay(
             expected=frozenset(r.node for r, silent in memory.nodes if not silent),
             remembered=bool(memory.nodes),
+            drained=set(memory.cordoned),
             incarnations={
                 x.incarnation for report, _ in memory.nodes for x in report.shards if x.model
             },
         )
         known = f"epoch {epoch}, {len(memory.nodes)} nodes remembered"
         sim.say(self.url, "control starts", known)
-        missed, self.missed = self.missed, []
-        for again in missed:
-            again()
+        self.standing = self.lapsed = False
+        self._welcomes()
         if sim.requires:
             self.observe(s.Withheld(sim.requires))
-        self._tick()
+        if again:
+            self.wake()
+        else:
+            self._tick()
 
     def crash(self, why: str = "killed", *, again_s: float | None = None) -> None:
         """Also of one that waits for the lease."""
@@ -195,7 +245,7 @@ class Control(Process):
             return
         self.sim.say(self.url, "control is gone", why)
         self.ends()
-        self.state = None
+        self.state, self.standing, self.lapsed = None, False, False
         self._due = False
         self.sim.lease.died(self.url)
         owed, self.owed = self.owed, []
@@ -245,7 +295,8 @@ class Control(Process):
 
     def observe(self, event: s.Event, *, urgent: bool = True) -> None:
         self.state = self.sim.core.observe(self.picture, event, self.now_s)
-        self.sim.judge.settling_for(self)
+        if not self.standing:
+            self.sim.judge.settling_for(self)
         if urgent:
             self.wake()
 
@@ -256,8 +307,16 @@ class Control(Process):
 
     def _pass(self) -> None:
         self._due = False
-        if self.sim.lease.holds(self.url):
-            self.go(self.passes.steps())
+        lease = self.sim.lease
+        if self.standing:
+            self.answers()
+        elif lease.holds(self.url):
+            self.go(self._leads() if self.lapsed else self.passes.steps())
+        elif lease.away and lease.holder == self.url:
+            if not self.lapsed:
+                self.sim.say(self.url, "decides nothing", "its lease cannot be renewed")
+            self.lapsed = True
+            self.answers()
         else:
             self.crash("the lease is lost", again_s=AGAIN_S)
 
@@ -295,6 +354,9 @@ class Control(Process):
         for replica, age_s in demand.last_byte.items():
             heard.used_s[replica] = max(heard.used_s.get(replica, 0.0), now - age_s)
         heard.used_s |= dict.fromkeys(demand.in_flight, now)
+        for model in demand.waiting:
+            if now - heard.waited_s.get(model, -1e6) > BREAK_S:
+                heard.asked_s[model] = now
         heard.waited_s |= dict.fromkeys(demand.waiting, now)
         self.state = self.sim.core.observe(state, s.Demanded(demand), now)
         told = None if old is None else (old.demand.waiting, old.demand.table)

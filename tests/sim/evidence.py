@@ -8,7 +8,16 @@ from typing import Literal
 from msgspec.structs import replace
 
 from llmgw.core.types.messages import LISTENS, Start
-from llmgw.core.types.node import Identified, Knocked, MemorySeen, Probed, Told, TreeSeen
+from llmgw.core.types.node import (
+    DoorAnswered,
+    DoorName,
+    Identified,
+    Knocked,
+    MemorySeen,
+    Probed,
+    Told,
+    TreeSeen,
+)
 from llmgw.core.types.record import Key, Record
 from tests.sim.clock import iso
 from tests.sim.world import Engine, Host, Stranger
@@ -43,7 +52,7 @@ def memory(host: Host, record: Record) -> MemorySeen:
     )
 
 
-def probe(host: Host, record: Record, *, check: bool) -> Probed:
+def probe(host: Host, record: Record, *, check: bool, token: bool = False) -> Probed:
     now = host.clock.now
     there = host.listener(record.start.port)
     key, attempt = record.key, record.attempt
@@ -61,10 +70,28 @@ def probe(host: Host, record: Record, *, check: bool) -> Probed:
     if not there.answers(now):
         done = (now - there.born_s) / there.manners.load_s
         return Probed(key=key, attempt=attempt, outcome="loading", progress=round(done, 2))
+    if token and there.sleeping:
+        return Probed(key=key, attempt=attempt, outcome="failed", detail="HTTP 503: asleep")
     there.seen_up = True
     ours = there.key == key
     owner = ("ours" if ours else "other") if check else ""
     return Probed(key=key, attempt=attempt, outcome="ok", owner=owner)
+
+
+def door(host: Host, record: Record, which: DoorName) -> DoorAnswered:
+    """What the engine says there, and what the driver says that it uses."""
+    key, attempt = record.key, record.attempt
+    there = host.listener(record.start.port)
+    silent = not isinstance(there, Engine) or there.key != key or there.hung or there.deaf
+    if silent:
+        return DoorAnswered(key=key, attempt=attempt, which=which, detail="no answer")
+    assert isinstance(there, Engine)
+    answer = DoorAnswered(key=key, attempt=attempt, which=which, asleep=there.sleeping)
+    if which == "wake" or not there.sleeping or host.nvml_blind:
+        return answer
+    mine = [g for g in host.devices if g.uuid in record.start.gpus]
+    used = [there.bytes_on(g) for g in mine]
+    return replace(answer, rest_bytes=max(used, default=0), freed_bytes=sum(used) * 9)
 
 
 def knocked(hosts: dict[str, Host], record: Record) -> Knocked:

@@ -5,6 +5,7 @@ A gateway keeps the newest table it was given, and of a partial one what it knew
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ PATIENCE_S = 90.0
 class Request:
     model: str
     ends_s: float
+    asked_s: float = 0.0
     began_s: float = 0.0
     replica: str = ""
     engine: Engine | None = None
@@ -43,6 +45,14 @@ class Gateway:
         self.table = RouteTable()
         self.running: list[Request] = []
         self.waiting: list[Request] = []
+        #: by model: how long each request waited until it was begun; how many were told that there is no room
+        self.waited: dict[str, list[float]] = {}
+        self.refused: Counter[str] = Counter()
+        #: requests whose client gave up; how long one waits
+        self.left = 0
+        #: requests whose engine ended under them
+        self.cut = 0
+        self.patience_s = PATIENCE_S
         self.last_byte_s: dict[str, float] = {}
         #: the same, of bytes that an engine sent
         self.answered_s: dict[str, float] = {}
@@ -51,13 +61,13 @@ class Gateway:
         self._beat()
 
     def ask(self, model: str, duration_s: float) -> None:
-        self.waiting.append(Request(model, duration_s))
+        self.waiting.append(Request(model, duration_s, self.sim.clock.now))
         self._try()
         self._soon()
         now = self.sim.clock.now
         request = self.waiting[-1] if self.waiting else None
         if request is not None:
-            self.sim.clock.at(now + PATIENCE_S, lambda: self._leaves(request))
+            self.sim.clock.at(now + self.patience_s, lambda: self._leaves(request))
 
     def crash(self) -> None:
         self.up = False
@@ -71,6 +81,7 @@ class Gateway:
         self.table = merged(before, table) if table.partial else table
         self.sim.judge.adopts(self, table, before)
         self._try()
+        self._refuse()
         self._soon()
 
     def on(self, engine: Engine) -> list[Request]:
@@ -86,9 +97,20 @@ class Gateway:
                 self.waiting.remove(request)
                 request.replica, request.engine = route.replica, engine
                 request.began_s = self.sim.clock.now
+                waited_s = request.began_s - request.asked_s
+                self.waited.setdefault(request.model, []).append(waited_s)
                 self.running.append(request)
                 self._byte(route.replica)
                 self.sim.clock.after(request.ends_s, partial(self._ends, request))
+
+    def _refuse(self) -> None:
+        """Nothing makes room for it: whoever waits is told so."""
+        for request in list(self.waiting):
+            model = self.table.models.get(request.model)
+            if model is not None and model.no_room and not model.replicas:
+                self.waiting.remove(request)
+                self.refused[request.model] += 1
+                self.sim.say(self.name, "no room", f"{request.model}: {model.no_room}")
 
     def _byte(self, replica: str) -> None:
         self.last_byte_s[replica] = self.sim.clock.now
@@ -101,18 +123,21 @@ class Gateway:
             if engine is None or not engine.is_of(route.incarnation):
                 continue
             if route.state == "ready" and engine.answers(self.sim.clock.now):
+                self.sim.judge.sent(engine)
                 return route, engine
         return None
 
     def _ends(self, request: Request) -> None:
         if request in self.running:
             self.running.remove(request)
+            self.cut += request.engine is not None and not request.engine.leader
             self._byte(request.replica)
             self._soon()
 
     def _leaves(self, request: Request) -> None:
         if request in self.waiting:
             self.waiting.remove(request)
+            self.left += 1
             self._soon()
 
     # ------------------------------------------------------------ demand

@@ -13,6 +13,8 @@ from tests.sim.world import Manners
 NAMES = ("alpha", "beta", "gamma", "delta")
 #: Longer, and shorter, than control's patience with gateways after its start, so that both show.
 IDLE_S = (35, 90)
+#: Of waiting clients some see it come (`gateways.PATIENCE_S`).
+YIELD_S = (10, 40, 120)
 DEFAULTS = {"min": "1", "gpus": "1", "memory": "10", "aliases": "", "profile": "main"}
 Keys = dict[str, str]
 
@@ -46,10 +48,15 @@ class Catalog:
         gpus = 0 if kind < 0.25 else 2 if kind > 0.95 else 1
         memory = str(rng.choice((6, 8, 10))) if gpus and rng.random() < 0.8 else "whole"
         scale = {"min": str(low), "max": str(high), "idle": str(rng.choice(IDLE_S)), "min_up": "10"}
+        scale["yield"] = str(rng.choice(YIELD_S))
+        if rng.random() < 0.25:
+            scale |= {"lost_after": str(rng.choice((20, 60))), "max_unavailable": "2"}
         takes = {"host": "4", "cores": "1", "power": str(rng.choice((0, 150, 250)))}
         nodes = {"nodes": "2"} if rng.random() < 0.12 else {}
         if nodes and rng.random() < 0.7:
             nodes["order"] = "workers"
+        if not nodes and scale["idle"] == str(IDLE_S[0]):
+            scale["sleep"] = "1"
         return scale | {"gpus": str(gpus), "memory": memory} | takes | nodes
 
     def lines(self) -> Iterator[str]:
@@ -165,4 +172,5 @@ def manners(rng: Random, trouble: float) -> Manners:
         term_s=None if habit == "ignores" else rng.uniform(3.0, 12.0) if habit == "slow" else 0.3,
         kill_s=rng.uniform(5.0, 25.0) if habit == "stuck" else 0.0,
         release_s=rng.uniform(1.0, 6.0) if habit == "lingers" else 0.2,
+        restless=habit == "slow",
     )

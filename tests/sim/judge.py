@@ -16,6 +16,7 @@ from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
 from llmgw.core.types.record import Key, Record
 from llmgw.core.types.routes import RouteReplica, RouteTable
+from llmgw.core.types.sleep import SleepShard, WakeShard
 from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Draining, Shard
 from tests.sim import restraint, room
 from tests.sim.orders import Order, why_start, why_stop
@@ -51,6 +52,7 @@ class Judge:
         self.needless = 0
         self.spawned = 0
         self.checks: Counter[str] = Counter()
+        self.turned: Counter[str] = Counter()
         #: what of a picture was judged last
         self._looked: tuple[object, object] = (None, None)
 
@@ -99,9 +101,25 @@ class Judge:
             "nothing is started twice", not why, f"{start.shard} on {agent.host.name}: {why}"
         )
         # A record rebuilt from markers does not know its resources; its engine, if there is one, is counted.
-        records = {r.key: r.start for r in agent.records.values() if not r.ended and not r.partial}
+        there = (r for r in agent.records.values() if not r.ended and not r.partial)
+        records = {r.key: room.charged(r) for r in there}
         room.granted(self, agent.host, records, start)
         room.not_overdrawn(self, agent, records, start)
+
+    def turns(self, agent: Agent, record: Record, engine: Engine) -> None:
+        """Before it falls asleep, or wakes: nobody is on it, or its memory is its own again."""
+        self.turned["wakes" if engine.sleeping else "falls asleep"] += 1
+        if engine.sleeping:
+            there = (r for r in agent.records.values() if not r.ended and not r.partial)
+            records = {r.key: room.charged(r) for r in there} | {record.key: record.start}
+            room.granted(self, agent.host, records, record.start)
+            return
+        heard = [g for g in self.sim.gateways if not self.forgotten(g)]
+        cut = [r for g in heard for r in g.on(engine)]
+        self.require("no stream is cut", not cut, f"{engine} falls asleep, {len(cut)} in flight")
+
+    def sent(self, engine: Engine) -> None:
+        self.require("no request is sent to a sleeper", not engine.sleeping, f"to {engine}")
 
     def _freed(self, host: Host, key: Key) -> None:
         left = host.live(key)
@@ -180,7 +198,8 @@ class Judge:
 
     def sends(self, control: Control, node: str, command: m.Command) -> None:
         asked = isinstance(command, m.StopShard) and command.reason in restraint.ASKED
-        if isinstance(command, m.Start | m.StopShard | m.DrainShard) and not asked:
+        turned = isinstance(command, SleepShard | WakeShard)
+        if (turned or isinstance(command, m.Start | m.StopShard | m.DrainShard)) and not asked:
             waiting = self.settling_for(control)
             self.require(
                 "nothing is started or disturbed while settling",
@@ -221,8 +240,8 @@ class Judge:
 
     def ends(self, control: Control, action: Ended, reason: str) -> None:
         """Remember who ordered an end and whether its reason is true; judged when a healthy engine is signalled."""
-        if action.incarnation in self.orders:
-            return
+        if action.incarnation in self.orders and reason not in CUTTING:
+            return  # a group that drains and loses a rank meanwhile has another reason from then on
         state, at_s = control.picture, self.sim.clock.now
         begun = state.draining.get(action.incarnation)
         if begun is not None:  # ordered, and judged, before a journal that knew of it was lost
@@ -231,12 +250,16 @@ class Judge:
             # Only a journal remembers it: it gets its whole time again, from when this control settled.
             at_s = state.settled_s
         self.begun_s.setdefault(action.incarnation, at_s)
+        needless = "" if begun is not None else why_stop(control, action, reason)
+        if reason == "evict":
+            gone = f"{action.replica}: {needless}; {action.why}"
+            self.require("nobody is evicted who may not go", not needless, gone)
         self.orders[action.incarnation] = Order(
             reason=reason,
             why=action.why,
             at_s=at_s,
             drain_timeout_s=self.sim.drain_timeout_s(action.model, action.profile),
-            needless="" if begun is not None else why_stop(control, action, reason),
+            needless=needless,
         )
 
     def reminded(self, shard: Shard, drain: Draining) -> None:

@@ -6,6 +6,8 @@ from tests.sim.clock import Act, Clock
 
 #: A dead leader's lease in a store ends so much later.
 TTL_S = 10.0
+#: One that was renewed just before its store went away may act for so long.
+LEFT_S = TTL_S * 2 / 3
 
 
 class Lease:
@@ -15,8 +17,9 @@ class Lease:
         self.clock = clock
         self.kind = "file"
         self.holder = ""
-        #: the store answers nobody
+        #: the store answers nobody, since when
         self.away = False
+        self._away_s = 0.0
         self.waiting: dict[str, Act] = {}
         #: the highest that anybody led with; a store keeps it for all, a file is its control's own
         self.epoch = 0
@@ -59,12 +62,14 @@ class Lease:
         self.waiting.pop(url)()
 
     def lost(self) -> None:
-        """The store is away: who led finds that out, and nobody can lead."""
-        self.holder, self.away = "", True
+        """The store is away: who led acts to the end of its time, and nobody can lead."""
+        if not self.away:
+            self.away, self._away_s = True, self.clock.now
 
     def back(self) -> None:
         self.away = False
         self.next()
 
     def holds(self, url: str) -> bool:
-        return self.holder == url and not self.away
+        in_time = not self.away or self.clock.now < self._away_s + LEFT_S
+        return self.holder == url and in_time

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.reconcile.fresh import started
+from llmgw.core.reconcile.fresh import Memory, started
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.route import table
 from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
+from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import DrainReplica, Plan
 from llmgw.core.types.routes import RouteReplica, RouteTable
@@ -267,6 +268,11 @@ def _long_ill(shard: Shard) -> Shard:
     return shard if shard.unhealthy_s is None else replace(shard, unhealthy_s=-1e6)
 
 
+def undrained(catalog: Catalog, memory: Memory, **k: Any) -> State:
+    """What an operator drained is forgotten with the control he told (design.md 1)."""
+    return started(catalog, replace(memory, cordoned={}), **k)
+
+
 class Mutant(NamedTuple):
     core: Core
     #: any of these invariants is a right answer
@@ -326,6 +332,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "patient for ever": Mutant(Core(decide=patient_for_ever), ("what hangs is given up in time",)),
     "impatient": Mutant(Core(decide=impatient), ("no engine restarted needlessly",)),
+    "undrained": Mutant(Core(started=undrained), ("nothing is started on what is drained",)),
     "restarts alone": Mutant(
         Core(supervise=restarts_alone), ("nothing dead is restarted before control is heard",)
     ),

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 DEMAND_LAG_S = 14.0
 #: F64: the least that an engine has, from its first failed probe, to get well in.
 HUNG_S = 60.0
+#: More than so many that wait for each of its replicas may have another one started.
+QUEUE = 4
+#: From coming up until control can know of it, at most: probes that are slow, and a message.
+SEEN_S = 6.0
 #: What happens on a node is told, or its silence noticed, so long after.
 TOLD_S = 25.0
 
@@ -77,7 +81,8 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
     # What no agent and no inventory has told this process is no reproach to it.
     known = (x for x in alive(control, start.model) if x.incarnation in control.heard.incarnations)
     # Copies of one replica id count once: one of them goes (A37, A38).
-    there = {x.replica: x for x in known}
+    away = _must_leave(control) | _lost_ones(control, model) | _sleepers(control)
+    there = {x.replica: x for x in known if x.incarnation not in away}
     if roll:
         today = {f for p in model.profiles for f in p.fingerprints.values()}
         died = any(x.fingerprint not in today for x in _just_died(control, model))
@@ -91,10 +96,41 @@ def why_start(control: Control, start: Start, *, roll: bool) -> str:
         drifted = died or any(_drifted(model, x) for x in there.values())
         return "" if drifted else f"a roll, and nothing of {sorted(there)} has drifted"
     waiting = sum(g.demand.waiting.get(model.name, 0) for g in state.gateways.values())
-    wanted = model.scaling.min or (1 if waiting else 0)
+    wanted = model.scaling.min or (1 if waiting or model.name in state.woken_s else 0)
+    if there and waiting > QUEUE * len(there):
+        wanted = max(wanted, min(len(there) + 1, model.scaling.max))
     if len(there) < wanted:
         return ""
     return f"{wanted} wanted, {sorted(there)} run or are on their way"
+
+
+def _sleepers(control: Control) -> set[str]:
+    """They serve nobody; one that cannot wake where it lies goes for the one that is started (`reconcile.nap`)."""
+    everywhere = (e for h in control.sim.hosts.values() for e in h.live())
+    return {e.key[1] for e in everywhere if e.sleeping}
+
+
+def _must_leave(control: Control) -> set[str]:
+    """Engines on what is drained as far as this control knows: they are replaced before they go."""
+    cordoned, sim = control.picture.cordoned, control.sim
+    starts = [(k, r.start) for k, a in sim.agents.items() for r in a.records.values()]
+    starts += [(k, e.start) for k, h in sim.hosts.items() for e in h.live()]
+    return {
+        start.incarnation
+        for name, start in starts
+        if (name, "") in cordoned or any((name, gpu) in cordoned for gpu in start.gpus)
+    }
+
+
+def _lost_ones(control: Control, model: Model) -> set[str]:
+    """Engines of the model on nodes that have been silent for its `lost_after` (F61)."""
+    state, after_s = control.picture, model.lost_after_s
+    if after_s is None:
+        return set()
+    silent = (n for n in state.nodes.values() if not n.connected)
+    since = ((n, n.lost_s if n.lost_s is not None else state.settled_s) for n in silent)
+    gone = [n for n, s in since if s is not None and control.now_s - s >= after_s]
+    return {x.incarnation for n in gone for x in n.shards}
 
 
 def _just_died(control: Control, model: Model) -> list[ShardReport]:
@@ -129,6 +165,7 @@ def why_stop(
         return ""
     judges = {
         "idle": _idle,
+        "evict": _evict,
         "drift": _drift,
         "model_removed": _unclaimed,
         "profile_removed": _unclaimed,
@@ -136,11 +173,14 @@ def why_stop(
         "duplicate_replica": _duplicate,
         "short_after_window": _short,
         "not_running": _broken,
+        "node_silent": _short,
         "duplicate_rank": _second,
         "hung": _hung,
     }
-    if reason == "operator":
-        asked = action.incarnation in control.sim.people.stopped
+    if reason in ("operator", "cordon"):
+        people = control.sim.people
+        asked = action.incarnation in people.stopped
+        asked = asked or any(people.may_leave(e.host, e.start.gpus) for e in engines)
         return "" if asked else "no operator asked for it"
     if reason == "port_conflict":
         alone = [_port(control, e) for e in engines]
@@ -154,6 +194,8 @@ def why_stop(
 def _idle(control: Control, engine: Engine) -> str:
     sim, now = control.sim, control.now_s
     model = control.picture.catalog.resolve(engine.start.model)
+    if engine.sleeping:
+        return ""  # it serves nobody, and cannot wake where it lies
     if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
         return f"{engine.start.model} is not on demand"
     timeout = model.scaling.idle_timeout_s
@@ -167,6 +209,27 @@ def _idle(control: Control, engine: Engine) -> str:
         return f"used {now - used:.0f} s ago, idle_timeout is {timeout:.0f} s"
     if now - control.started_s < timeout:
         return f"this control adopted it less than {now - control.started_s:.0f} s ago (A22)"
+    return ""
+
+
+def _evict(control: Control, engine: Engine) -> str:
+    """A63, A64: never what loads, is pinned or has just come up; what serves only once others have waited for long."""
+    sim, now = control.sim, control.now_s
+    model = control.picture.catalog.resolve(engine.start.model)
+    if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
+        return f"{engine.start.model} is not on demand, or pinned"
+    came_up_s = engine.born_s + engine.manners.load_s
+    up_s = sim.clock.now - came_up_s
+    if up_s < 0:
+        return "it loads"
+    if up_s < model.scaling.min_up_s - SEEN_S and now - control.started_s > up_s + TOLD_S:
+        return f"it came up {up_s:.0f} s ago, min_up is {model.scaling.min_up_s:g} s"
+    heard = [g for g in sim.gateways if g.up and not sim.judge.forgotten(g)]
+    old = [r for g in heard for r in g.on(engine) if sim.clock.now - r.began_s > DEMAND_LAG_S]
+    asked = control.heard.asked_s.items()
+    waited_s = max((now - at for m, at in asked if m != model.name), default=0.0)
+    if old and waited_s < model.scaling.yield_after_s:
+        return f"{len(old)} requests run on it, and nobody has waited longer than {waited_s:.0f} s"
     return ""
 
 

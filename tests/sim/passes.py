@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from llmgw.control.apply import _confirmed as confirmed
+from llmgw.control.apply import nap_order
 from llmgw.control.picture import memory_of
 from llmgw.core.adopt.survey import Survey
+from llmgw.core.evict import unplaceable
 from llmgw.core.place import start_message
-from llmgw.core.route import incarnations
+from llmgw.core.route import incarnations, refusing
 from llmgw.core.types import messages as m
 from llmgw.core.types import plan as p
 from llmgw.core.types import state as s
 from llmgw.core.types.routes import RouteTable
-from tests.sim.restraint import ASKED
+from tests.sim import restraint
+from tests.sim.restraint import WILLED
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
@@ -96,6 +99,8 @@ class Passes:
             case p.StopReplica():
                 if action.due_s <= 0:
                     self._stop(action, commands)
+            case p.NapReplica():
+                self._nap(action)
             case p.Wait():
                 pass
         return True
@@ -115,6 +120,8 @@ class Passes:
             word = "roll" if roll else "start"
             sim.say(control.url, word, f"{start.shard} on {where}: {action.why}")
             sim.judge.starts(control, start, roll=roll)
+            said = restraint.on_drained(control, node, start)
+            sim.judge.require("nothing is started on what is drained", not said, said)
             control.heard.incarnations.add(incarnation)
             control.observe(s.Placed(node, start))
             commands.append((node, start))
@@ -128,6 +135,17 @@ class Passes:
         if isinstance(action, p.RollReplica) or action.whole:
             self.control.observe(s.DrainBegun(action.incarnation, reason, action.why))
         commands += (_drain_order(x, reason) for x in action.shards)
+
+    def _nap(self, action: p.NapReplica) -> None:
+        if action.step in ("doze", "stay"):
+            why = action.why if action.step == "doze" else ""
+            self.control.observe(s.DozeBegun(action.incarnation, why))
+            return
+        for shard in action.shards:
+            words = f"{action.replica} on {shard.node}: {action.why}"
+            self.sim.say(self.control.url, action.step, words)
+            to = "asleep" if action.step == "sleep" else "loading"
+            self.control.observe(s.Turned(shard.node, shard.key, to))
 
     def _stop(self, action: p.StopReplica, commands: list[Order]) -> None:
         self._tell_end("stop", action, action.reason)
@@ -146,10 +164,12 @@ class Passes:
         commands: list[Order] = [(node, m.SendReport()) for node in unfenced]
         for node in state.nodes.values():
             for shard in node.shards:
+                if shard.turned:
+                    commands.append(nap_order(shard))
                 drain = state.draining.get(shard.incarnation)
                 if drain is None or state.settling:
                     continue
-                if state.withheld and drain.reason not in ASKED:
+                if state.withheld and drain.reason not in WILLED:
                     continue
                 if shard.holds and shard.report.desired == "running":
                     self.sim.judge.reminded(shard, drain)
@@ -186,13 +206,15 @@ class Passes:
         """A new table when anything in it changed; drains count from the first one that shows them (A65)."""
         control, state, old = self.control, self.control.picture, self.control.table
         table = self.sim.core.table(state, found, old.version)
+        table = refusing(table, unplaceable(control.plan))
         fresh = table != old or control.table_seen > old.version or not old.version
         if fresh:
             if _routes(table) != _routes(old):
                 self.sim.say(control.url, "routes", _routes(table))
             version = max(old.version + 1, control.table_seen + 1, state.first_version)
             control.table = replace(table, version=version)
-        if fresh or any(not d.version for d in state.draining.values()):
+        begun = (*state.draining.values(), *state.dozing.values())
+        if fresh or any(not d.version for d in begun):
             draining = incarnations(control.table, "draining")
             routed = incarnations(control.table, "ready") | draining
             control.observe(s.Published(control.table.version, routed, draining))

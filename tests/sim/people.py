@@ -22,6 +22,8 @@ class Operator:
         #: incarnations whose end was confirmed, or asked for
         self.confirmed: set[str] = set()
         self.stopped: set[str] = set()
+        #: (node, GPU or "") that were ever drained: a control may start from an inventory that knows of no undrain
+        self.drained: set[tuple[str, str]] = set()
         self.verbs: dict[str, Callable[[Control, str], None]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -31,6 +33,9 @@ class Operator:
             "force": self._force,
             "forget": self._forget,
             "clear": self._clear,
+            "drain": self._drain,
+            "undrain": self._undrain,
+            "wake": self._wake,
         }
 
     def does(self, verb: str, about: str = "") -> None:
@@ -42,6 +47,11 @@ class Operator:
         """When things are calm: let go on what is held back, clear what gave up, end what nobody can read (A39)."""
         for verb in ("resume", "confirm", "clear", "stop-unreadable"):
             self.does(verb)
+        leader = self.sim.leader
+        if leader is not None and leader.state is not None:  # each control has its own inventory
+            for node, gpu in sorted(leader.picture.cordoned):
+                place = f"{node}/{gpu.removeprefix(f'{node}-gpu')}" if gpu else node
+                self.does("undrain", place)
 
     def _pause(self, control: Control, _: str) -> None:
         control.observe(s.Paused("since noon by an operator"))
@@ -100,7 +110,28 @@ class Operator:
         gone = {inc for _, inc in self.sim.agents[name].records}
         control.heard.incarnations -= gone
         control.heard.expected -= {name}
+        control.heard.drained = {place for place in control.heard.drained if place[0] != name}
         control.observe(s.NodeForgotten(name))
+
+    def _wake(self, control: Control, model: str) -> None:
+        control.observe(s.Woken(model))
+
+    def _place(self, name: str) -> tuple[str, str]:
+        node, _, index = name.partition("/")
+        return node, f"{node}-gpu{index}" if index else ""
+
+    def _drain(self, control: Control, name: str) -> None:
+        """What is there now, and what is met there later, may be ended for it."""
+        self.drained.add(self._place(name))
+        control.heard.drained.add(self._place(name))
+        control.observe(s.Cordoned(*self._place(name), "since noon by the operator"))
+
+    def _undrain(self, control: Control, name: str) -> None:
+        control.heard.drained.discard(self._place(name))
+        control.observe(s.Cordoned(*self._place(name), ""))
+
+    def may_leave(self, node: str, gpus: tuple[str, ...]) -> bool:
+        return bool(self.drained & {(node, ""), *((node, gpu) for gpu in gpus)})
 
     def _clear(self, control: Control, model: str) -> None:
         for name in [model] if model else list(control.picture.failures):

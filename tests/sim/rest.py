@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def findings(sim: Simulation) -> Iterator[str]:
     """Everything in which the fleet is not what the catalog wants, as sentences."""
-    leaders = [c for c in sim.controls.values() if c.up]
+    leaders = [c for c in sim.controls.values() if c.up and not c.standing]
     if len(leaders) != 1:
         yield f"{len(leaders)} controls lead"
         return
@@ -72,6 +72,10 @@ def _engines(sim: Simulation, state: State, model: Model) -> list[tuple[Engine, 
 
 def _model(sim: Simulation, model: Model, engines: list[tuple[Engine, Profile]]) -> Iterator[str]:
     now = sim.clock.now
+    asleep = {e.key[1] for e, _ in engines if e.sleeping}
+    if asleep and len({e.key[1] for e, _ in engines}) > model.scaling.max:
+        yield f"{model.name} has {sorted(asleep)} asleep, which is more than its max"
+    engines = [(e, profile) for e, profile in engines if not e.sleeping]
     running = {e.key[1]: (e, profile) for e, profile in engines}
     sick = [str(e) for e, _ in engines if not e.answers(now)]
     if sick:
@@ -144,7 +148,7 @@ def _routes(sim: Simulation, state: State, version: int) -> Iterator[str]:
             e.key[1]
             for m in state.catalog.models.values()
             for e, _ in _engines(sim, state, m)
-            if e.start.rank == 0 and _whole(sim, e)
+            if e.start.rank == 0 and _whole(sim, e) and not e.sleeping
         }
         if routed != running:
             yield f"gateway {gateway.name} routes to {sorted(routed)}, {sorted(running)} run"

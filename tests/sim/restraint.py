@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.types import plan as p
-from llmgw.core.types.messages import LIVE
+from llmgw.core.types.messages import LIVE, Start
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import GATEWAY_GONE_S, Shard, State
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Ended = p.StopReplica | p.DrainReplica | p.RollReplica
 #: Ends that people asked for, what a fleet does every day, and what is over with what died: not counted (A49, A34).
 ASKED = ("operator", "ending")
-DAILY = ("idle", "not_running")
+#: All that people asked for; a drained place waits for silent gateways like any drain (A65).
+WILLED = (*ASKED, "cordon")
+DAILY = ("idle", "evict", "not_running")
 #: A49: one pass may end so many, or this share, of what runs.
 FEW, SHARE = 2, 0.3
 #: F64: what an engine that answers nobody has to get well in, and what its agent takes to find that out: three probes
@@ -44,8 +46,12 @@ def withheld(control: Control, begun: Iterable[p.Action]) -> str:
     for action in begun:
         if isinstance(action, p.Wait):
             continue
+        if isinstance(action, p.NapReplica):
+            if action.step != "stay" and (state.withheld or (state.paused and action.step != "wake")):
+                return f"{action.step} of {action.replica}, though {state.withheld or state.paused}"
+            continue
         ends = not isinstance(action, p.StartReplica)
-        if reason_of(action) in ASKED:
+        if reason_of(action) in WILLED:
             continue
         if state.withheld:
             return f"{_words(action)}, though {state.withheld}"
@@ -63,7 +69,7 @@ def beyond_the_guard(control: Control, found: Survey, begun: Iterable[p.Action])
         a
         for a in begun
         if isinstance(a, Ended)
-        and reason_of(a) not in (*ASKED, *DAILY)
+        and reason_of(a) not in (*WILLED, *DAILY)
         and not (isinstance(a, p.StopReplica) and a.drained)
         and any(s.was_live for s in a.shards)
         and a.incarnation not in confirmed
@@ -82,12 +88,19 @@ def _words(action: p.StartReplica | Ended) -> str:
     return f"{type(action).__name__} of {action.replica} for {reason_of(action)}"
 
 
+def on_drained(control: Control, node: str, start: Start) -> str:
+    """That an operator drained the place of a start; or ""."""
+    places = {(node, ""), *((node, gpu) for gpu in start.gpus)} & control.heard.drained
+    return f"{start.shard} on {node} {', '.join(start.gpus)}, drained: {places}" if places else ""
+
+
 def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
     """An on-demand replica that nobody has used for longer than its timeout, and stays up (A23, A24, A63); or ""."""
     state, now = control.picture, control.now_s
     if now - control.started_s < GATEWAY_GONE_S + LAG_S or state.settling or held_up(state, now):
         return ""
-    ends = {a.incarnation for a in plan.actions if isinstance(a, Ended)}
+    ends = {a.incarnation for a in plan.actions if isinstance(a, Ended | p.NapReplica)}
+    ends |= state.dozing.keys()  # out of the routes already, as one that is drained
     # An upgraded agent that names incarnations again, or a node that was forgotten, brings them anew.
     there = {r.incarnation for r in found.replicas}
     control.heard.up_s = {inc: s for inc, s in control.heard.up_s.items() if inc in there}
@@ -125,6 +138,8 @@ def hung(control: Control, found: Survey, plan: p.Plan) -> str:
     for r in found.replicas if free else ():
         engine = deaf.get(r.incarnation)
         up = r.kept and not r.held and not r.going and r.incarnation not in ends
+        # A sleeper is asked nothing, and one that wakes has the time of a start.
+        up = up and r.state not in ("asleep", "starting")
         if engine is None or not up or not all(_hears(control, s) for s in r.members):
             continue
         # A node that registers anew may have been silent, and brings the network with it.

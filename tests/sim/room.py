@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from llmgw.core.types import messages as m
-from llmgw.core.types.record import Key
+from llmgw.core.types.record import Key, Record
 from tests.sim.world import Host
 
 if TYPE_CHECKING:
@@ -31,10 +33,18 @@ def not_overdrawn(judge: Judge, agent: Agent, holders: dict[Key, m.Start], start
             )
 
 
+def charged(record: Record) -> m.Start:
+    """Its order, with what its agent charges it of GPU memory: the measured rest while it sleeps."""
+    start, rest = record.start, record.rest_bytes
+    if rest is None:
+        return start
+    return replace(start, resources=replace(start.resources, gpu_memory_bytes=max(rest, 1)))
+
+
 def granted(judge: Judge, host: Host, holders: dict[Key, m.Start], start: m.Start) -> None:
     """No byte of GPU memory, whole GPU or port twice: what `holders` have, and what truly is there."""
     now = judge.sim.clock.now
-    memory = holders | {e.key: e.start for e in host.engines if e.holds(now)}
+    memory = {e.key: e.charged() for e in host.engines if e.holds(now)} | holders
     for gpu in host.devices:
         there = [s for s in memory.values() if gpu.uuid in s.gpus]
         if gpu.uuid not in start.gpus:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from llmgw.core.asleep import told
 from llmgw.core.types import messages as m
 from llmgw.core.types import state as s
 from tests.sim.links import Peer, digest
@@ -73,7 +74,7 @@ class Sessions:
         if self._double(report) or self._stale(report):
             raise Unreachable  # 409
         other = report.leader_uuid not in (None, control.uuid)
-        if other and report.epoch_seen >= control.picture.epoch:
+        if other and report.epoch_seen >= control.picture.epoch and not control.standing:
             self._rise(report.epoch_seen)
         state = control.listening()
         self._count += 1
@@ -82,9 +83,9 @@ class Sessions:
         ours = report.epoch_seen == state.epoch and report.leader_uuid == control.uuid
         session.fenced = ours or self.sim.lease.kind == "file" or session.read_only
         # Nobody ever commanded one that has seen no epoch: there is nobody to fence off.
-        if session.fenced or report.epoch_seen == 0:
+        if session.fenced or report.epoch_seen == 0 or control.standing:
             self._fold(state, report)
-        if not session.fenced:
+        if not session.fenced and not control.standing:
             self.send(report.node, m.SendReport())
         lease = self.sim.lease.kind
 
@@ -94,6 +95,7 @@ class Sessions:
                 session=session.id,
                 epoch=epoch,
                 leader_uuid=control.uuid,
+                leader=not control.standing,
                 lease=lease,
                 read_only=session.read_only,
             )
@@ -103,7 +105,8 @@ class Sessions:
     def _fold(self, state: s.State, report: m.NodeReport) -> None:
         control = self.control
         words = ", ".join(f"{x.shard} {x.state}" for x in report.shards) or "nothing"
-        self.sim.say(control.url, "registered", f"{report.node} {words}")
+        if not control.standing:
+            self.sim.say(control.url, "registered", f"{report.node} {words}")
         known = state.nodes.get(report.node)
         if known is None or not known.settled:
             control.heard.last_new_s = self.control.now_s
@@ -173,7 +176,7 @@ class Sessions:
         there = self.control.picture.nodes.get(node)
         if there is None or not there.settled:
             return True
-        known = (x.report for x in there.shards if x.origin != s.PLACED and not x.missing)
+        known = (told(x) for x in there.shards if x.origin != s.PLACED and not x.missing)
         return digest(known) == said
 
     def _rise(self, seen: int) -> None:
@@ -191,6 +194,11 @@ class Sessions:
         for node, session in self.of.items():
             session.fenced = False
             self.send(node, m.SendReport())
+
+    def unfence(self) -> None:
+        """Its control leads from here on: what agents told a standby counts for nothing until they answer its fence."""
+        for session in self.of.values():
+            session.fenced = False
 
     def expired(self) -> list[str]:
         """End and name those that were silent for too long."""
@@ -234,6 +242,8 @@ class Sessions:
         node, control = session.report.node, self.control
         if session.pushing or not session.queue or self.of.get(node) is not session:
             return
+        if control.lapsed:
+            return  # looked at when it is handed out (F22)
         session.pushing = True
         commands = tuple(session.queue)
 

@@ -131,7 +131,7 @@ class Simulation:
     @property
     def leader(self) -> Control | None:
         holder = self.controls.get(self.lease.holder)
-        return holder if holder is not None and holder.up else None
+        return holder if holder is not None and holder.up and not holder.lapsed else None
 
     def engine_at(self, endpoint: str) -> Engine | None:
         node, _, port = endpoint.removeprefix("http://").partition(":")

@@ -35,6 +35,7 @@ WATCHED = (
     "no whole GPU twice",
     "nothing dead is restarted before control is heard",
     "nothing is started or disturbed while settling",
+    "nothing is started on what is drained",
     "nothing is started twice",
     "nothing not ours is signalled",
     "one incarnation",

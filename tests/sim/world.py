@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from llmgw.core.types.messages import Foreign, Gpu, Start
@@ -16,6 +17,8 @@ from llmgw.core.types.record import Key
 from tests.sim.clock import Clock
 
 GIB = 1 << 30
+#: What a sleeper that had its GPU alone still uses of it: a tenth of 24 GiB.
+REST = 24 * GIB // 10
 HUNG = "it hung"
 
 
@@ -31,6 +34,8 @@ class Manners:
     kill_s: float = 0.0
     #: from its exit until its GPU memory is back
     release_s: float = 0.2
+    #: it takes the order to sleep, or to wake, and does neither
+    restless: bool = False
 
 
 def names(start: Start) -> set[str]:
@@ -62,6 +67,8 @@ class Engine:
     #: some agent has had an answer from it, so clients may be served
     seen_up: bool = False
     well_s: float = -1e6
+    #: it has given its GPU memory back but for a tenth, and answers its health check and nobody else
+    sleeping: bool = False
     code: int | None = None
     gone_s: float | None = None
     signals: list[str] = field(default_factory=list)
@@ -102,6 +109,9 @@ class Engine:
     def answers(self, now: float) -> bool:
         return self.leader and not self.hung and now >= self.born_s + self.manners.load_s
 
+    def serves(self, now: float) -> bool:
+        return self.answers(now) and not self.sleeping
+
     def holds(self, now: float) -> bool:
         """Whether its GPU memory is still taken."""
         return self.alive or (
@@ -109,7 +119,19 @@ class Engine:
         )
 
     def bytes_on(self, gpu: Gpu) -> int:
-        return self.start.resources.gpu_memory_bytes or gpu.memory_bytes
+        given = self.start.resources.gpu_memory_bytes or gpu.memory_bytes
+        return given // 10 if self.sleeping else given
+
+    def charged(self) -> Start:
+        """Its order, with what it holds of GPU memory now."""
+        start = self.start
+        if not self.sleeping or not start.gpus:
+            return start
+        rest = replace(start.resources, gpu_memory_bytes=REST)
+        given = start.resources.gpu_memory_bytes
+        if given:
+            rest = replace(rest, gpu_memory_bytes=given // 10)
+        return replace(start, resources=rest)
 
     @override
     def __str__(self) -> str:
@@ -133,6 +155,8 @@ class Host:
     ) -> None:
         self.name = name
         self.devices = gpus
+        #: cards that fell off the bus (F72)
+        self.lost: set[str] = set()
         self.clock = clock
         self.died_s = died_s
         self.boots = 1
@@ -251,7 +275,11 @@ class Host:
                 uuid=g.uuid,
                 index=g.index,
                 memory_bytes=g.memory_bytes,
-                memory_used_bytes=min(self._used(g), g.memory_bytes),
+                memory_used_bytes=0 if g.uuid in self.lost else min(self._used(g), g.memory_bytes),
+                healthy=g.uuid not in self.lost,
+                lost=g.uuid in self.lost,
+                trouble="it does not answer any more" if g.uuid in self.lost else "",
+                numa=g.numa,
             )
             for g in self.devices
         )

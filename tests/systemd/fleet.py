@@ -56,7 +56,7 @@ class UnitFleet:
             f"LLMGW_CONTROL=http://{self.control}\nLLMGW_LISTEN={self.side}\n",
         )
         # A minute is too long for a test; how often a sign of life comes follows from it.
-        for unit in (CONTROL, GATEWAY):
+        for unit in UNITS:
             write(f"/etc/systemd/system/{unit}.service.d/test.conf", "[Service]\nWatchdogSec=3\n")
         self.machine.boot()
         self.machine.ctl("start", *UNITS)

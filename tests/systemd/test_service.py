@@ -105,6 +105,15 @@ def test_f18_alive_is_said_as_often_as_needed_and_no_more(manager: Manager) -> N
     assert manager.quiet()
 
 
+def test_a_slow_heart_beats_within_half_of_the_time_that_is_allowed() -> None:
+    """sd_watchdog_enabled(3). Whoever sets WatchdogSec=3 for an agent shall not have it killed for being well."""
+    within = [
+        Service({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": usec}).beats_within(5.0)
+        for usec in ("60000000", "3000000", "")
+    ]
+    assert within == [5.0, 1.5, 5.0]
+
+
 @pytest.mark.parametrize(
     "env", [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}]
 )

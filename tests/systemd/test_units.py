@@ -222,10 +222,11 @@ def test_f80_an_engine_without_memory_takes_nobody_along(fleet: UnitFleet) -> No
     assert machine.cgroup(now[SLOW]) == machine.cgroup(before[SLOW])
 
 
-@pytest.mark.parametrize("unit", [CONTROL, GATEWAY])
-def test_f18_one_that_hangs_is_ended_and_comes_back(fleet: UnitFleet, unit: str) -> None:
+@pytest.mark.parametrize("unit", [CONTROL, GATEWAY, AGENT])
+def test_f18_f60_one_that_hangs_is_ended_and_comes_back(fleet: UnitFleet, unit: str) -> None:
+    """Of an agent that hangs every engine runs on, in its own scope, and is adopted by the next one."""
     before, machine = fleet.whole(), fleet.machine
-    pid = machine.main_pid(unit)
+    pid, scopes = machine.main_pid(unit), {p: machine.cgroup(p) for p in before.values()}
     machine.run("kill", "-STOP", pid)
     assert "hello" in fleet.ask(fleet.front)
     wait_for(lambda: machine.main_pid(unit) not in (0, pid), f"another {unit}", 20)
@@ -233,6 +234,7 @@ def test_f18_one_that_hangs_is_ended_and_comes_back(fleet: UnitFleet, unit: str)
     assert "Watchdog timeout" in said
     assert "Fatal Python error: Aborted" in said  # and where it hung, by thread
     assert fleet.whole() == before
+    assert {p: machine.cgroup(p) for p in before.values()} == scopes
 
 
 def test_an_ordinary_user_has_scopes_where_his_manager_stays(fleet: UnitFleet) -> None:

@@ -35,6 +35,7 @@ from llmgw.core.types.messages import (
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
 from llmgw.core.types.routes import Demand, RouteKey, RouteModel, RouteReplica, RouteTable
+from llmgw.core.types.sleep import Asleep, Doors, SleepShard, WakeShard
 
 GIB = 1 << 30
 NODE_ID, BOOT_ID = "5d0f2c8be0c14f6f9f1f3a0a54f3f0aa", "0c9e1c4e-9a0b-4f55-8d53-0d6f5c4f5f10"
@@ -57,6 +58,8 @@ GPU = Gpu(
     unified=True,
     lost=True,
     trouble="it does not answer any more",
+    numa=1,
+    nvlink=("GPU-7d0c1f8e-2a3b-4c5d-8e9f-0a1b2c3d4e5f",),
 )
 RESOURCES = Resources(
     gpu_memory_bytes=18 * GIB, host_memory_bytes=4 * GIB, cpu_cores=4.0, power_w=300.0
@@ -87,9 +90,12 @@ SHARD = ShardReport(
     started_at="2026-01-01T00:00:00Z",
     last_request_age_s=12.5,
     progress=0.75,
+    gpu_peak_bytes=18 << 30,
     error="3 of the last 5 probes failed",
     gave_up=True,
     never_ran=True,
+    sleep=1,
+    asleep=Asleep(verified=True, freed_bytes=16 * GIB, rest_bytes=2 * GIB),
     node="box1",
     api_key="secret-of-the-engine",
     served_name="alpha",
@@ -173,6 +179,7 @@ START = Start(
     fingerprint="1:aaaa",
     weights="/models/alpha.gguf",
     launcher="exec",
+    mounts=("/srv/hub:/root/.cache:ro",),
     image="none",
     engine="llama-server",
     command=("llama-server", "--port", "${port}", "--api-key", "${api_key}"),
@@ -203,6 +210,13 @@ START = Start(
     start_order="workers_first",
     api_key="secret-of-the-engine",
     insecure=True,
+    sleep=Doors(
+        level=1,
+        asleep="/is_sleeping",
+        sleep=("/sleep?level=1",),
+        wake=('/wake_up {"tags": []}',),
+        canary=True,
+    ),
     seq=1,
     session=SESSION,
     epoch=12,
@@ -237,6 +251,8 @@ COMMANDS = Commands(
             template_env=("LLAMA_ARG_LOG_VERBOSITY",),
             **_order(6),
         ),
+        SleepShard(shard="alpha-7k2m/0", incarnation="inc-alpha", reason="idle", **_order(7)),
+        WakeShard(shard="alpha-7k2m/0", incarnation="inc-alpha", reason="wanted", **_order(8)),
     ),
     leader=False,
     epoch=12,
@@ -286,6 +302,7 @@ REGISTERED = Registered(
 ROUTES = RouteTable(
     version=12_000_007,
     partial=True,
+    controls=("http://10.0.0.1:8801", "http://10.0.0.2:8801"),
     models={
         "alpha": RouteModel(
             aliases=("first",),
@@ -295,6 +312,7 @@ ROUTES = RouteTable(
             status="loading",
             why="loading on box1",
             progress=0.75,
+            no_room="box1: GPU 0 has 4.0 of 24.0 GiB free, 40.0 needed",
             wait_timeout_s=120.0,
             max_in_flight=8,
             queue=16,
@@ -331,6 +349,7 @@ DEMAND = Demand(
     waiting={"gamma": 1},
     last_byte={"alpha-7k2m": 0.5},
     breaker={"alpha-7k2m": "half-open"},
+    breaker_why={"alpha-7k2m": "alpha-7k2m answers 503"},
     answered={"alpha-7k2m": 0.5},
 )
 FACTS = NodeFacts(node="box1", node_id=NODE_ID, boot_id=BOOT_ID, address="10.0.0.11")
@@ -357,6 +376,9 @@ RECORD = Record(
     error="3 of the last 5 probes failed",
     exit_code=-9,
     compute=SHARD.compute,
+    nap="asleep",
+    rest_bytes=2 * GIB,
+    freed_bytes=16 * GIB,
     partial=True,
     by_hand=True,
 )

@@ -33,7 +33,7 @@ def test_nothing_to_do_is_0() -> None:
     assert doc["summary"]["adopt"] == 2
     assert list(doc["summary"]) == [
         *("adopt", "join", "keep", "replace", "stray", "unclaimed", "conflict", "forget"),
-        *("terminal", "hold", "start", "stop", "drain", "roll", "wait"),
+        *("terminal", "hold", "start", "stop", "drain", "roll", "wait", "wake"),
     ]
 
 

@@ -121,8 +121,8 @@ def _inventory(r: NodeReport) -> None:
 
 
 def _commands(c: Commands) -> None:
-    start, drain, stop, forget, report, take = c.commands
-    assert [x.seq for x in c.commands] == [1, 2, 3, 4, 5, 6]
+    start, drain, stop, forget, report, take, sleep, wake = c.commands
+    assert [x.seq for x in c.commands] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert {(x.session, x.epoch) for x in c.commands} == {(samples.SESSION, 12)}
     assert start == samples.START
     assert [type(x).__name__ for x in (drain, stop, forget, report)] == [
@@ -133,6 +133,7 @@ def _commands(c: Commands) -> None:
     ]
     assert stop == samples.COMMANDS.commands[2]
     assert take == samples.COMMANDS.commands[5]
+    assert [type(x).__name__ for x in (sleep, wake)] == ["SleepShard", "WakeShard"]
 
 
 def _events(e: Events) -> None:

@@ -57,6 +57,8 @@ REQUIRED = {
         *("commands.pid", "commands.start_ticks", "commands.start"),
         *(f"commands.start.{k}" for k in ("shard", "replica", "incarnation", "model", "profile")),
         *(f"commands.start.peers.{k}" for k in ("rank", "node", "address")),
+        *(f"commands.sleep.{k}" for k in ("level", "asleep", "sleep", "wake")),
+        *(f"commands.start.sleep.{k}" for k in ("level", "asleep", "sleep", "wake")),
     },
     "events": {"session", "n"}
     | {f"refused.{name}" for name in ("seq", "shard", "incarnation", "reason")},

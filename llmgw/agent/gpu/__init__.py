@@ -6,6 +6,7 @@ Drivers may block for seconds: callers read in a thread. May not decide what a f
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import structlog
@@ -14,8 +15,10 @@ from msgspec.structs import replace
 from llmgw import wire
 from llmgw.agent.gpu import amd, intel
 from llmgw.agent.gpu.facts import Found, Reading, Use
+from llmgw.agent.gpu.kmsg import KernelLog
 from llmgw.agent.gpu.nvml import Nvml, NvmlAwayError
 from llmgw.agent.gpu.sysfs import on_the_bus
+from llmgw.agent.gpu.xid import Xids, parse
 from llmgw.core.types.messages import Gpu
 from llmgw.errors import LlmgwError
 
@@ -33,17 +36,24 @@ class GpuFileError(LlmgwError):
 
 
 class Gpus:
-    """`source`: auto (what the drivers tell), none, or the path of a JSON list of GPU facts."""
+    """`source`: auto (what the drivers tell), none, or the path of a JSON list of GPU facts.
 
-    def __init__(self, source: str, root: Path = Path("/")) -> None:
+    `power_limit_w`: what each NVIDIA card may draw; None leaves that to whoever set it.
+    """
+
+    def __init__(
+        self, source: str, root: Path = Path("/"), *, power_limit_w: float | None = None
+    ) -> None:
         self.source = source
         self.root = root
-        self.nvml = Nvml(root)
+        self.nvml = Nvml(root, power_limit_w)
         self.said = ""
         self.driver = ""
         #: every card seen in this process, as it was when it was last well: missing later it is lost, not "none" (F72)
         self.cards: dict[str, Gpu] = {}
         self.lost: set[str] = set()
+        self.xids = Xids()
+        self.kernel_log = KernelLog(root / "dev/kmsg")
         if source not in ("auto", "none"):
             from_file(Path(source))
 
@@ -81,6 +91,10 @@ class Gpus:
             msg = "an NVIDIA card is here, and its driver lists none"
             raise NvmlAwayError(msg)
         self._tell_driver(found)
+        self.xids.add(found.xids)
+        if self._had_nvidia() or found.gpus:
+            lines = (parse(line, at_s) for line, at_s in self.kernel_log.new())
+            self.xids.add(xid for xid in lines if xid is not None)
         return found
 
     def _had_nvidia(self) -> bool:
@@ -114,6 +128,11 @@ class Gpus:
         gpus = [self._as_known(g) for g in (*said, *missing)]
         self.cards |= {g.uuid: g for g in said if g.memory_bytes}
         lost = {g.uuid for g in gpus if g.lost}
+        for back in (g for g in gpus if g.uuid in self.lost - lost):
+            self.xids.clear(back.pci)
+        asks = {uuid: action for f in found for uuid, action in f.asks.items()}
+        now_s = time.monotonic()
+        gpus = [self.xids.judged(g, asks.get(g.uuid), now_s) for g in gpus]
         for uuid in sorted(lost - self.lost):
             log.error("a GPU is lost", gpu=uuid, pci=next(g.pci for g in gpus if g.uuid == uuid))
         self.lost = lost

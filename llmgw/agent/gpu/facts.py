@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from llmgw.agent.gpu.xid import Xid
 from llmgw.core.types.messages import Gpu
 
 
@@ -29,9 +31,14 @@ class Reading(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one driver tells. `retired`: GPUs that are no longer there because somebody arranged it so (MIG)."""
+    """What one driver tells. `retired`: GPUs that are no longer there because somebody arranged it so (MIG).
+
+    `xids`: errors that it told since it was last asked; `asks`: what it wants done for a GPU, by uuid.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     uses: tuple[Use, ...] = ()
     blind: frozenset[str] = frozenset()
     retired: frozenset[str] = frozenset()
+    xids: tuple[Xid, ...] = ()
+    asks: Mapping[str, int] = {}

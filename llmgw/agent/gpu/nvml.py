@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: their facts, what is wrong with them, who uses them. The only door to pynvml.
+"""NVIDIA GPUs through NVML: their facts, what is wrong with them, who uses them. With `events` the only door.
 
 A card that does not answer is that card's trouble (F72); a library or a driver that does not answer at all is
 `NvmlAwayError`, and the library is opened anew at the next reading: a driver that comes up later, or comes back after
@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pynvml
+from msgspec.structs import replace
 
 from llmgw.agent.gpu import sysfs
+from llmgw.agent.gpu.events import Events, asks
 from llmgw.agent.gpu.facts import Found, Use
+from llmgw.agent.gpu.near import Near
+from llmgw.agent.gpu.power import PowerLimit
 from llmgw.core.types.messages import Gpu
 from llmgw.errors import LlmgwError
 
@@ -52,16 +56,21 @@ class _Card(NamedTuple):
 class Nvml:
     """`mig` has every MIG device seen and the card it is part of, `names` the card at each index of this opening."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limit_w: float | None = None) -> None:
         self.root = root
+        self.limit = PowerLimit(limit_w)
         self.open = False
         self.mig: dict[str, str] = {}
         self.names: dict[int, str] = {}
+        self.events = Events()
+        self.near = Near(root)
 
     def read(self) -> Found:
         try:
             if not self.open:
                 self.names = {}
+                self.limit.opened()
+                self.events = Events()
                 pynvml.nvmlInit()
                 self.open = True
             return self._all()
@@ -81,6 +90,8 @@ class Nvml:
         uses: list[Use] = []
         retired: set[str] = set()
         mute: list[pynvml.NVMLError] = []
+        asked: dict[str, int] = {}
+        whole: dict[str, Any] = {}
         answers = 0
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
@@ -88,19 +99,31 @@ class Nvml:
                 card = _Card(index, pynvml.nvmlDeviceGetUUID(handle), handle, driver)
                 self.names[index] = card.uuid
                 parts = list(self._parts(card))
+                said = self.limit.held(card.uuid, handle)
                 found = parts or [(_gpu(card, self.root), handle)]
+                found = [(replace(g, trouble=g.trouble or said), h) for g, h in found]
             except pynvml.NVMLError as e:
                 mute.append(e)
                 gpus += self._mute(index, driver, e)
                 continue
             answers += 1
             retired |= self._retired(card, [g.uuid for g, _ in parts])
+            self.events.watch(handle, found[0][0].pci)
+            wanted = asks(handle)
+            asked |= {} if wanted is None else {g.uuid: wanted for g, _ in found}
+            whole |= {} if parts else {card.uuid: handle}
             gpus += [g for g, _ in found]
             uses += [u for g, h in found if not g.lost for u in _uses(g.uuid, h)]
         away = next((e for e in mute if e.value not in GONE), None)
         if away is not None and not answers:
             raise away  # no card answers, and none is said to be lost: it is the driver, or our access to it
-        return Found(tuple(gpus), tuple(uses), retired=frozenset(retired))
+        return Found(
+            tuple(self.near.told(gpus, whole)),
+            tuple(uses),
+            retired=frozenset(retired),
+            xids=tuple(self.events.new()),
+            asks=asked,
+        )
 
     def _mute(self, index: int, driver: str, error: pynvml.NVMLError) -> Iterator[Gpu]:
         """A card that does not even say its name has the one that it had; one that never said it is left out."""

@@ -44,6 +44,12 @@ def number(path: Path) -> int | None:
         return None
 
 
+def numa(device: Path) -> int | None:
+    """The NUMA node of a PCI device; -1 says that the firmware does not tell (kernel: sysfs-bus-pci, numa_node)."""
+    found = number(device / "numa_node")
+    return None if found is None or found < 0 else found
+
+
 def watts(path: Path) -> float | None:
     """Files of hwmon are in microwatts (kernel: Documentation/hwmon/sysfs-interface.rst)."""
     found = number(path)

@@ -173,6 +173,7 @@ def rising(shard: Shard) -> bool:
 
 
 _READY = {"ready"}
+_ASLEEP = {"asleep"}
 _ON_THEIR_WAY_OUT = frozenset({"draining", "stopping"})
 _EMPTY = Replica(replica="", incarnation="", model="", profile="", have=0, want=0, state="stopped")
 
@@ -189,6 +190,8 @@ def _state(state: State, incarnation: str, members: tuple[Shard, ...], want: int
     states = {s.report.state for s in members}
     if states == _READY:
         return "ready"
+    if states == _ASLEEP:
+        return "asleep"
     return "starting" if states & STARTING else "degraded"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from llmgw.core import cordon
 from llmgw.core.adopt.group import since
 from llmgw.core.capacity import gib, ports_of, resources_of
 from llmgw.core.types.catalog import Model
@@ -100,11 +101,12 @@ def _surplus(state: State, model: Model, ranked: list[Replica], lost: dict[str, 
     """More replicas than `max` (A38). The replacement in a roll is not too many, coming up or just ready (A66).
 
     The old one is routed and the new one is not yet: by A35 the new one would lose at the moment it is ready, and the
-    roll begin anew for ever. `roll.surplus` says which one goes.
+    roll begin anew for ever. `roll.surplus` says which one goes. One that has to leave a drained place does not count:
+    it goes as soon as it can be spared (`reconcile.move`).
     """
     others: list[Replica] = []
     for r in ranked:
-        if r.going:
+        if r.going or cordon.leaves(state, r.members):
             continue
         rolling = not r.drift and any(o.drift for o in others)
         if not others or len(others) < model.scaling.max + rolling:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from llmgw.core.adopt.group import Gatherer, ended, rising
 from llmgw.core.adopt.rivals import Lost, crowded, gpu_clashes, rivals
+from llmgw.core.asleep import words
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import Replica, Verdict
@@ -262,6 +263,8 @@ def _claimed_bucket(state: State, r: Replica, shard: Shard, superseded: dict[str
     if report.rank:
         return ("join", f"{r.have} of {r.want} shards", reason)
     since = f"running since {report.started_at}" if report.started_at else "running"
+    if report.state == "asleep":
+        since = f"{since}, {words(shard)}"
     why = f"{since}, {r.drift or r.claim}"
     if r.have < r.want:
         why += f"; {r.have} of {r.want} shards"

@@ -5,7 +5,7 @@ May not choose: where each rank goes is said.
 
 from __future__ import annotations
 
-from llmgw.core.capacity import resources_for
+from llmgw.core.capacity import needed
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.messages import LISTENS, Peer, Start
 from llmgw.core.types.plan import Spot
@@ -43,6 +43,7 @@ def start_message(
                 weights=profile.weights_on(spot.node),
                 launcher=profile.launcher,
                 image=profile.image,
+                mounts=profile.mounts,
                 engine=profile.engine,
                 command=_command(profile, spot),
                 env=profile.env,
@@ -52,7 +53,7 @@ def start_message(
                 hcas=spot.hcas,
                 port=spot.port,
                 ports={"group": spot.group_port} if spot.group_port else {},
-                resources=resources_for(profile),
+                resources=needed(profile, spot.node, state.learned),
                 health=_health(profile, spot),
                 compute=profile.compute,
                 ready=profile.ready,
@@ -62,6 +63,7 @@ def start_message(
                 peers=peers,
                 start_order="" if spot.rank else profile.start_order,
                 insecure=profile.insecure,
+                sleep=profile.sleep,
             ),
         )
         for spot in spots

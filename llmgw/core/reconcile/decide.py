@@ -7,9 +7,12 @@ disturbed while settling (A46). The same function serves the loop and the dry ru
 
 from __future__ import annotations
 
-from llmgw.core import failed, idle, roll
+from msgspec.structs import replace
+
+from llmgw.core import demand, evict, failed, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
-from llmgw.core.place import NoRoom, Placement, place
+from llmgw.core.place import NoRoom, Placement
+from llmgw.core.reconcile import move, nap, stale
 from llmgw.core.reconcile.ends import drained, end, stoppable
 from llmgw.core.reconcile.guard import guarded
 from llmgw.core.reconcile.scratch import Pass
@@ -20,8 +23,9 @@ from llmgw.core.types.plan import (
     DrainReplica,
     NodeView,
     Plan,
+    Replica,
     RollReplica,
-    StartReplica,
+    StopReplica,
     Wait,
 )
 from llmgw.core.types.state import Node, Shard, State
@@ -69,49 +73,58 @@ def _all_models(p: Pass) -> None:
     """Starts of all models first, the most important one first; then rolls and sleeps of what runs."""
     if p.state.ending:
         return
-    models = sorted(p.state.catalog.models.values(), key=lambda m: (-m.scaling.priority, m.name))
+    models = sorted(p.state.catalog.models.values(), key=lambda m: demand.turn(p.state, m))
     for model in models:
         _start(p, model)
     for model in models:
-        _roll(p, model)
+        nap.leave(p, model)
+        if not move.away(p, model):
+            stale.ended(p, model)
+            _roll(p, model)
         _sleep(p, model)
 
 
 def _start(p: Pass, model: Model) -> None:
     """Start what is wanted and not there. A held, assembling or pending replica is there (A46, F61)."""
     kept = p.kept.get(model.name, [])
-    wanted = model.scaling.min
-    if not kept and not wanted and idle.demanded(p.state, model):
-        wanted = 1
-    reason = (
-        f"min {model.scaling.min}"
-        if model.scaling.min
-        else f"{idle.waiting(p.state, model.name)} waiting"
-    )
-    for n in range(len(kept), wanted):
-        why = _not_yet(p, model)
-        if not why:
-            answer = place(p.state, p.held, model)
-            if not isinstance(answer, NoRoom):
-                p.counted(model, answer)
-                p.actions.append(
-                    StartReplica(
-                        model=model.name,
-                        profile=answer.profile,
-                        spots=answer.spots,
-                        why=f"{reason}, {n} running; {answer.why}",
-                    )
-                )
-                continue
-            why = answer.why
-        p.actions.append(
-            Wait(
-                model=model.name,
-                profile=model.profiles[0].name,
-                why=f"{reason}, {n} running; {why}",
-            )
-        )
+    wanted = demand.wanted(p.state, model, kept, p.now)
+    for n in range(len(kept), wanted.count):
+        reason = f"{wanted.why}, {n} running"
+        sleeper = nap.wakes(p, model, reason)
+        if sleeper is not None:
+            p.actions.append(sleeper)
+            if isinstance(sleeper, Wait):
+                return
+            continue
+        said = _not_yet(p, model)
+        answer = NoRoom(model.profiles[0].name, said) if said else p.place(model)
+        if isinstance(answer, Placement):
+            p.starts.start(model, answer, reason)
+            nap.replaced(p, model, reason)
+            continue
+        if answer.soon:
+            p.starts.wait(model, answer, reason, wanted.count - n)
+            return
+        wait = Wait(model=model.name, profile=model.profiles[0].name, why=f"{reason}; {answer.why}")
+        makes_room = n < wanted.first and not said
+        p.actions.append(_made_room(p, model, wait) if makes_room else wait)
         return
+
+
+def _made_room(p: Pass, model: Model, wait: Wait) -> Wait:
+    """Who goes for it, and its place held for it once they have gone (A64)."""
+    asks = evict.Asks(model, demand.waited_s(p.state, model.name, p.now), wait.why)
+    leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | StopReplica)}
+    way = evict.way(p.fleet, p.survey.replicas, asks, leaving, p.now)
+    for r, why in way.go:
+        if not nap.makes_room(p, model, r, why):
+            p.actions.append(drained(r, stoppable(r.members), evict.REASON, why))
+    if way.hold is not None:
+        profile = model.profile(way.hold.profile)
+        assert profile is not None
+        p.fleet.take(model, profile, way.hold.spots, starts=False)
+    spots = way.then.spots if way.then is not None else ()
+    return replace(wait, why=way.why, first=way.first, spots=spots, hopeless=way.hopeless)
 
 
 def _not_yet(p: Pass, model: Model) -> str:
@@ -131,7 +144,7 @@ def _roll(p: Pass, model: Model) -> None:
         why = f"{old.drift}; its replacement is ready"
         p.actions.append(drained(old, stoppable(old.members), "drift", why))
         return
-    step = roll.step(p.state, p.held, model, kept)
+    step = roll.step(p.fleet, model, kept)
     if step is None:
         return
     p.actions.append(step)
@@ -140,21 +153,32 @@ def _roll(p: Pass, model: Model) -> None:
 
 
 def _sleep(p: Pass, model: Model) -> None:
-    """An on-demand replica beyond `min` that nobody has used for its timeout goes to sleep (A63)."""
+    """An on-demand replica beyond `min` that nobody has used for its timeout is put to sleep, or drained (A63)."""
+    for r, why in _idle(p, model):
+        if not nap.dozes(p, model, r, why):
+            p.actions.append(drained(r, stoppable(r.members), "idle", why, asleep=True))
+    nap.stays(p, model)
+
+
+def _idle(p: Pass, model: Model) -> list[tuple[Replica, str]]:
     timeout_s = model.scaling.idle_timeout_s
     if timeout_s is None or p.now < p.state.wanted_s.get(model.name, 0.0) + timeout_s:
-        return
+        return []
     kept = [r for r in p.kept.get(model.name, []) if not r.held and r.complete_and_ready]
+    if len(kept) <= model.scaling.min:
+        return []  # nearly always: what leaves need not be looked for
     leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | RollReplica)}
     kept = [r for r in kept if r.incarnation not in leaving]
     kept.sort(key=lambda r: (idle.idle_since_s(p.state, r), r.incarnation))
+    found = []
     for r in kept[: max(len(kept) - model.scaling.min, 0)]:
         until = idle.idle_until_s(p.state, model, r)
         if until is None or p.now < until or idle.busy(p.state, r, p.now):
             continue
         since = p.now - idle.idle_since_s(p.state, r)
         why = f"idle for {since:.0f} s, idle_timeout is {model.scaling.idle_timeout_s:g} s"
-        p.actions.append(drained(r, stoppable(r.members), "idle", why, asleep=True))
+        found.append((r, why))
+    return found
 
 
 def acknowledged(state: State) -> tuple[Shard, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from llmgw.core import drain, hung
+from llmgw.core import cordon, drain, hung
 from llmgw.core.adopt.group import dying, rising
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.plan import DrainReplica, Replica, StopReplica
@@ -35,10 +35,15 @@ def _goes(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     elif p.state.ending:
         why = "the operator asked for all engines to end"
         p.actions.append(drained(r, members, "ending", why))
+    elif not r.claimed and cordon.leaves(p.state, r.members):
+        p.actions.append(drained(r, members, cordon.REASON, cordon.leaves(p.state, r.members)))
     elif not r.claimed:
         _unclaimed(p, r, members)
     elif not r.kept:
         _loser(p, r, members)
+    elif r.held and r.incarnation in p.state.lost:
+        why = f"{r.have} of {r.want} shards; the others are on nodes that count as lost"
+        p.actions.append(_stop(r, members, "node_silent", why, 0.0))
     elif r.have < r.want and not r.held:
         _incomplete(p, r, members)
     elif r.state == "failed":

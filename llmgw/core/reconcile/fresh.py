@@ -22,7 +22,7 @@ from llmgw.core.types.state import Draining, Failure, NodeRegistered, State, Tic
 class Memory(Struct, frozen=True, kw_only=True):
     """What the inventory keeps and the fleet cannot tell. `nodes`: last picture, and whether it was unreachable then.
 
-    Times in `failures` and `draining` are monotonic seconds of the reader's clock (negative: before it started).
+    Times in `failures`, `draining`, `woken_s` are monotonic seconds of the reader's clock (negative: before it started).
     """
 
     nodes: tuple[tuple[NodeReport, bool], ...] = ()
@@ -31,6 +31,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     draining: dict[str, Draining] = {}
     paused: str = ""
     confirmed: frozenset[str] = frozenset()
+    cordoned: dict[tuple[str, str], str] = {}
+    woken_s: dict[str, float] = {}
+    learned: dict[str, int] = {}
 
 
 def started(
@@ -56,6 +59,9 @@ def started(
         draining={i: replace(d, since_s=now) for i, d in memory.draining.items()},
         paused=memory.paused,
         confirmed=memory.confirmed,
+        cordoned=memory.cordoned,
+        woken_s={m: min(at_s, now) for m, at_s in memory.woken_s.items()},
+        learned=memory.learned,
     )
     for report, unreachable in memory.nodes:
         state = remembered(state, report, unreachable=unreachable)

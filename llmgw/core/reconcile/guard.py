@@ -10,14 +10,15 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from llmgw.core import hung
+from llmgw.core import evict, hung
 from llmgw.core.adopt.survey import Survey
-from llmgw.core.drain import ASKED
+from llmgw.core.drain import WILLED
 from llmgw.core.types.plan import (
     Action,
     Blocked,
     DrainReplica,
     Judged,
+    NapReplica,
     RollReplica,
     StartReplica,
     StopReplica,
@@ -27,8 +28,9 @@ from llmgw.core.types.state import State
 
 #: One pass may end so many running replicas, or this share of them, without anybody having asked.
 FEW, SHARE = 2, 0.30
-#: Ends that somebody asked for, that on-demand models come to every day, or that are over with what died (A34).
-EXPECTED = ASKED | {"idle", "not_running"}
+#: Ends that somebody asked for, that on-demand models come to every day, or that are over with what died (A34) or with
+#: a node that its owner has given up (`lost_after`).
+EXPECTED = WILLED | {"idle", evict.REASON, "not_running", "node_silent"}
 
 
 def guarded(
@@ -51,11 +53,15 @@ def _marked(state: State, action: Action, blocked: Blocked | None) -> Action:
 
 
 def _asked(action: Action) -> bool:
-    return isinstance(action, StopReplica | DrainReplica) and action.reason in ASKED
+    if isinstance(action, NapReplica):
+        return action.step == "stay"
+    return isinstance(action, StopReplica | DrainReplica) and action.reason in WILLED
 
 
 def _ends(action: Action) -> bool:
     """It begins to end something. The stop that a drain comes to is not held up: nobody is served there any more."""
+    if isinstance(action, NapReplica):
+        return action.step != "wake"
     return not isinstance(action, StartReplica | Wait) and not (
         isinstance(action, StopReplica) and action.drained
     )
@@ -63,7 +69,10 @@ def _ends(action: Action) -> bool:
 
 def _unasked(state: State, action: Action) -> bool:
     """It ends something that runs, and nobody asked for it: unclaimed, stray, short, drift."""
-    if isinstance(action, StartReplica | Wait) or action.incarnation in state.confirmed:
+    if (
+        isinstance(action, StartReplica | NapReplica | Wait)
+        or action.incarnation in state.confirmed
+    ):
         return False
     if isinstance(action, RollReplica):
         return True

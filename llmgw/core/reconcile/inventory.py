@@ -12,13 +12,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmgw.core.types.messages import LIVE, TERMINAL, NodeReport, Refusal, ShardReport, Start
+from llmgw.core.asleep import believed, heeded, late
+from llmgw.core.reconcile.failures import counted
+from llmgw.core.types.messages import (
+    LIVE,
+    STARTING,
+    TERMINAL,
+    NodeReport,
+    Refusal,
+    ShardReport,
+    Start,
+)
 from llmgw.core.types.state import (
     NAMELESS,
     PLACED,
     REFUSAL_HOLD_S,
     REMEMBERED,
-    Failure,
     Node,
     Refused,
     Shard,
@@ -26,8 +35,6 @@ from llmgw.core.types.state import (
     State,
 )
 
-#: Failures of a model kept for people, beside those that count towards giving it up.
-FAILURES_KEPT = 5
 #: Refusals that say who may command, which ids are taken, or what one process is: the next try is another in that.
 _OF_WHO_ASKS = frozenset(
     {
@@ -63,7 +70,7 @@ def remembered(state: State, report: NodeReport, *, unreachable: bool) -> State:
 def registered(state: State, report: NodeReport, now: float) -> State:
     """Adopt then forget, as one step (A8): new facts replace old ones, what is lacking is marked missing."""
     old = state.nodes.get(report.node)
-    before = {s.key: s for s in old.shards} if old else {}
+    before = {s.key: believed(s) for s in old.shards} if old else {}
     shards = _taken_in(report.node, report.shards, before, now)
     if before:
         shards = _with_lacking(shards, before)
@@ -85,7 +92,7 @@ def registered(state: State, report: NodeReport, now: float) -> State:
         outdated=state.outdated or _obeyed_a_later_control(state, report),
         refused=tuple(r for r in state.refused if r.node != report.node),
     )
-    return _failures(wanted(state, shards, now), shards, now)
+    return counted(wanted(state, shards, now), shards, now)
 
 
 def _obeyed_a_later_control(state: State, report: NodeReport) -> bool:
@@ -193,15 +200,24 @@ def _seen(node: str, report: ShardReport, before: Before, now: float) -> Shard:
     was_live = old.was_live or shard.was_live
     if old.origin == REMEMBERED:
         return replace(shard, was_live=was_live)
+    if late(old, report):
+        return old
     return replace(
         shard,
         report=_with_known(report, old.report),
+        ours=old.ours,
+        loaded_s=now if _loaded(old.report, report) else old.loaded_s,
         known=True,
         was_live=was_live,
         seen_s=old.seen_s,
         ready_s=old.ready_s if old.ready_s is not None else shard.ready_s,
         unhealthy_s=_earlier(old.unhealthy_s, shard.unhealthy_s),
     )
+
+
+def _loaded(old: ShardReport, new: ShardReport) -> bool:
+    """Also after a restart in its place: the load was paid for anew."""
+    return new.state == "ready" and old.state in STARTING
 
 
 def _earlier(before_s: float | None, now_s: float | None) -> float | None:
@@ -235,7 +251,7 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
     node = state.nodes.get(event.node)
     if node is None or not node.settled:
         return state
-    before = {s.key: s for s in node.shards}
+    before = {s.key: s for s in heeded(node.shards, event.refused)}
     fresh = _taken_in(event.node, event.shards, before, now)
     after = before | {s.key: s for s in fresh}
     for shard in fresh:
@@ -269,7 +285,7 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
         nodes=state.nodes | {event.node: node},
         refused=(*state.refused, *refused) if refused else state.refused,
     )
-    return _failures(wanted(state, fresh, now), fresh, now)
+    return counted(wanted(state, fresh, now), fresh, now)
 
 
 def _refused(shard: Shard, no: Refusal | None) -> Shard | None:
@@ -327,7 +343,7 @@ def placed(state: State, name: str, start: Start, now: float) -> State:
         state="pending",
         resources=start.resources,
     )
-    shard = Shard(node=name, report=report, origin=PLACED, known=True, seen_s=now)
+    shard = Shard(node=name, report=report, origin=PLACED, ours=True, known=True, seen_s=now)
     if any(s.key == shard.key for s in node.shards):
         return state
     node = replace(node, shards=_in_order((*node.shards, shard)))
@@ -346,49 +362,3 @@ def wanted(state: State, shards: Iterable[Shard], now: float) -> State:
         if model is not None and model.on_demand and model.name not in before:
             fresh[model.name] = now
     return replace(state, wanted_s=state.wanted_s | fresh) if fresh else state
-
-
-def _one_of(told: list[Failure]) -> Failure:
-    """Of several ranks, or told again: what gave up says most, else it must not matter who spoke first (A10)."""
-    said = min(told, key=lambda f: (not f.gave_up, f.error, f.fingerprint, f.profile))
-    return replace(said, at_s=min(f.at_s for f in told))
-
-
-def gave_out(state: State, incarnation: str, why: str, now: float) -> State:
-    """A replica that lives and is given up counts as a failure of its model like one that died (F64, A67)."""
-    shards = [s for n in state.nodes.values() for s in n.shards if s.incarnation == incarnation]
-    return _failures(
-        state,
-        tuple(
-            replace(s, report=replace(s.report, state="failed", error=why, gave_up=False))
-            for s in shards
-        ),
-        now,
-    )
-
-
-def _failures(state: State, shards: tuple[Shard, ...], now: float) -> State:
-    """Count each failed incarnation once, under its canonical model (A67): given up already while it is torn down."""
-    ended = [s for s in shards if s.report.state == "failed" or s.report.gave_up]
-    ended = [s for s in ended if not s.report.never_ran]
-    if not ended:
-        return state
-    failures = dict(state.failures)
-    for shard in ended:
-        report = shard.report
-        model = state.catalog.resolve(report.model)
-        if model is None:
-            continue
-        seen = failures.get(model.name, ())
-        error = report.error or "failed"
-        failure = Failure(
-            shard.incarnation, report.profile, now, error, report.gave_up, report.fingerprint
-        )
-        failure = _one_of([failure, *(f for f in seen if f.incarnation == shard.incarnation)])
-        if failure in seen:
-            continue
-        seen = tuple(f for f in seen if f.incarnation != shard.incarnation)
-        keep = max((p.restart.max for p in model.profiles), default=0) + FAILURES_KEPT
-        by_time = sorted((*seen, failure), key=lambda f: (f.at_s, f.incarnation))  # A10
-        failures[model.name] = tuple(by_time[-keep:])
-    return replace(state, failures=failures)

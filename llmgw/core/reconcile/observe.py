@@ -11,9 +11,12 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core import hung
+from llmgw.core import cordon, demand, hung, learn
+from llmgw.core.asleep import dozing, turned
 from llmgw.core.drain import ASKED
-from llmgw.core.reconcile.inventory import changed, gave_out, placed, registered, wanted
+from llmgw.core.lost import looked
+from llmgw.core.reconcile.failures import gave_out
+from llmgw.core.reconcile.inventory import changed, placed, registered, wanted
 from llmgw.core.reconcile.settle import settled
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
@@ -22,7 +25,9 @@ from llmgw.core.types.state import (
     CatalogLoaded,
     Cleared,
     Confirmed,
+    Cordoned,
     Demanded,
+    DozeBegun,
     DrainBegun,
     Draining,
     Ending,
@@ -39,7 +44,9 @@ from llmgw.core.types.state import (
     ShardsChanged,
     State,
     Tick,
+    Turned,
     Withheld,
+    Woken,
 )
 
 
@@ -57,9 +64,9 @@ def observe(state: State, event: Event, now: float) -> State:
 def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm per event
     match event:
         case NodeRegistered(report):
-            return registered(state, report, now)
+            return learn.told(registered(state, report, now), report.shards)
         case ShardsChanged():
-            return changed(state, event, now)
+            return learn.told(changed(state, event, now), event.shards)
         case SessionLost(name):
             node = state.nodes.get(name)
             if node is None or not node.connected:
@@ -68,8 +75,8 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             return replace(state, nodes=state.nodes | {name: lost})
         case Placed(name, start):
             return placed(state, name, start, now)
-        case Demanded(demand):
-            return _demanded(state, demand, now)
+        case Demanded(told):
+            return _demanded(state, told, now)
         case GatewayGone(name):
             return _without_gateways(state, frozenset({name}))
         case CatalogLoaded(catalog):
@@ -78,19 +85,30 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case DrainBegun(incarnation, reason, why):
             if reason == hung.REASON:
                 state = gave_out(state, incarnation, why, now)
+            state = demand.anew(state, incarnation, now)
             return _draining(state, incarnation, Draining(now, reason, why))
+        case DozeBegun(incarnation, why):
+            return dozing(state, incarnation, why, now)
+        case Turned():
+            return turned(state, event)
         case Published(version, routed, draining):
             return _published(state, version, routed, draining)
         case Announced(incarnations):
             return _announced(state, incarnations)
         case NodeForgotten(name):
+            state = cordon.forgotten(state, name)
             return replace(state, nodes={k: v for k, v in state.nodes.items() if k != name})
         case Cleared(model):
+            state = learn.forgotten(state, model)
             return replace(state, failures={k: v for k, v in state.failures.items() if k != model})
+        case Woken(model, over):
+            return demand.woke(state, model, now, over=over)
         case Ending():
             return replace(state, ending=True)
         case Paused(why):
             return replace(state, paused=why)
+        case Cordoned(name, gpu, why):
+            return cordon.told(state, (name, gpu), why)
         case Confirmed(incarnations):
             return replace(state, confirmed=state.confirmed | incarnations)
         case Withheld(why):
@@ -99,30 +117,31 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             silent = (k for k, g in state.gateways.items() if now - g.heard_s >= GATEWAY_GONE_S)
             refused = tuple(r for r in state.refused if r.until_s > now)
             state = _without_gateways(replace(state, refused=refused), frozenset(silent))
-            return _pruned(state)
+            return _pruned(looked(demand.lapsed(state, now), now))
         case _:
             assert_never(event)
 
 
-def _demanded(state: State, demand: Demand, now: float) -> State:
+def _demanded(state: State, told: Demand, now: float) -> State:
     """The whole present state of one gateway; an older message of it changes nothing."""
-    old = state.gateways.get(demand.gateway)
-    if old is not None and demand.n <= old.demand.n:
+    old = state.gateways.get(told.gateway)
+    if old is not None and told.n <= old.demand.n:
         return state
     last_byte = dict(old.last_byte_s) if old else {}
-    for replica, age_s in demand.last_byte.items():
+    for replica, age_s in told.last_byte.items():
         last_byte[replica] = max(last_byte.get(replica, 0.0), now - age_s)
-    for replica, count in demand.in_flight.items():
+    for replica, count in told.in_flight.items():
         if count:
             last_byte[replica] = now
     answered = dict(old.answered_s) if old else {}
-    for replica, age_s in demand.answered.items():
+    for replica, age_s in told.answered.items():
         answered[replica] = max(answered.get(replica, 0.0), now - age_s)
-    view = GatewayView(demand, now, last_byte, answered)
-    wanted = {m: now for m, n in demand.waiting.items() if n and m in state.catalog.models}
+    view = GatewayView(told, now, last_byte, answered)
+    wanted = {m: now for m, n in told.waiting.items() if n and m in state.catalog.models}
     return replace(
         state,
-        gateways=state.gateways | {demand.gateway: view},
+        asked=demand.heard(state, told, now),
+        gateways=state.gateways | {told.gateway: view},
         wanted_s=state.wanted_s | wanted,
     )
 
@@ -151,6 +170,7 @@ def _draining(state: State, incarnation: str, begun: Draining) -> State:
     old = state.draining.get(incarnation, begun)
     if begun.reason in ASKED and old.reason not in ASKED:
         old = replace(old, reason=begun.reason, why=begun.why)
+    state = dozing(state, incarnation, "", begun.since_s)
     return replace(state, draining=state.draining | {incarnation: old})
 
 
@@ -158,13 +178,16 @@ def _published(
     state: State, version: int, routed: frozenset[str], draining: frozenset[str]
 ) -> State:
     """A drain counts from the first table that shows it; one that was never routed from any table."""
-    shown = {
-        inc: replace(d, version=version)
-        if not d.version and (inc in draining or inc not in routed)
-        else d
-        for inc, d in state.draining.items()
-    }
-    return replace(state, routed=routed, draining=shown)
+    shown, dozing = (
+        {
+            inc: replace(d, version=version)
+            if not d.version and (inc in draining or inc not in routed)
+            else d
+            for inc, d in some.items()
+        }
+        for some in (state.draining, state.dozing)
+    )
+    return replace(state, routed=routed, draining=shown, dozing=dozing)
 
 
 def _announced(state: State, incarnations: frozenset[str]) -> State:
@@ -190,7 +213,7 @@ def _announced(state: State, incarnations: frozenset[str]) -> State:
 def _pruned(state: State) -> State:
     """What is kept beside the facts, cut to what still runs or is waited for."""
     left = {m for m in state.wanted_s if not _waits(state, m)}
-    watched = bool(state.draining or state.confirmed)
+    watched = bool(state.draining or state.dozing or state.confirmed)
     there: set[str] = set()
     for node in state.nodes.values():
         if not left and not watched:
@@ -206,6 +229,8 @@ def _pruned(state: State) -> State:
     if state.settling:  # what the others are about may not have been heard of yet
         return replace(state, wanted_s=wanted_s)
     draining = {inc: d for inc, d in state.draining.items() if inc in there}
+    if state.dozing:
+        state = replace(state, dozing={i: d for i, d in state.dozing.items() if i in there})
     return replace(state, wanted_s=wanted_s, draining=draining, confirmed=state.confirmed & there)
 
 

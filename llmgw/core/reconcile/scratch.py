@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from llmgw.core.adopt.survey import Survey
+from llmgw.core.asleep import asleep
 from llmgw.core.capacity import Held, holdings
-from llmgw.core.place import Placement, counted
+from llmgw.core.place import Fleet, NoRoom, Placement, take
+from llmgw.core.reconcile.starts import Starts
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.plan import Action, Replica, Verdict
 from llmgw.core.types.state import Shard, State
@@ -22,25 +24,45 @@ class Pass:
         self.survey = found
         self.actions: list[Action] = []
         self.kept: dict[str, list[Replica]] = {}
+        #: the kept ones that sleep are apart: they serve nobody
+        self.asleep: dict[str, list[Replica]] = {}
+        #: incarnations on their way to sleep, by what this pass says
+        self.dozing: set[str] = set()
         for r in found.replicas:
-            if r.kept and not r.going:
-                self.kept.setdefault(r.model, []).append(r)
+            # One that counts as lost is there again once its node is; until then nothing counts on it (F61).
+            if r.kept and not r.going and not (r.held and r.incarnation in state.lost):
+                of = self.asleep if asleep(r) else self.kept
+                of.setdefault(r.model, []).append(r)
         #: what has ended of each incarnation, as far as its records are there
         self.over: dict[str, list[Shard]] = {}
         for v in found.verdicts:
             if v.verdict in ("terminal", "forget"):
                 self.over.setdefault(v.shard.incarnation, []).append(v.shard)
-        self._held: dict[str, Held] | None = None
+        self._fleet: Fleet | None = None
+        self._starts: Starts | None = None
         self._verdicts: dict[tuple[str, str, int], Verdict] | None = None
 
     @property
+    def fleet(self) -> Fleet:
+        if self._fleet is None:
+            self._fleet = Fleet(self.state, holdings(self.state))
+        return self._fleet
+
+    @property
     def held(self) -> dict[str, Held]:
-        if self._held is None:
-            self._held = holdings(self.state)
-        return self._held
+        return self.fleet.held
+
+    @property
+    def starts(self) -> Starts:
+        if self._starts is None:
+            self._starts = Starts(self.fleet, self.actions)
+        return self._starts
+
+    def place(self, model: Model) -> Placement | NoRoom:
+        return self.starts.place(model)
 
     def counted(self, model: Model, placement: Placement) -> None:
-        self._held = counted(self.held, model, placement)
+        take(self.fleet, model, placement)
 
     def verdict(self, shard: Shard) -> Verdict:
         if self._verdicts is None:

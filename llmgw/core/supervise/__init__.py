@@ -1,9 +1,9 @@
 """The agent's decisions: `supervise(state, event, now) -> (state, effects)`, pure.
 
-Theory. An event is folded into the state (commands.py, attempts.py, workers.py, health.py, teardown.py, reattach.py);
-then every record is asked what is due (the `pursue` functions), level-triggered: nothing remembers what it asked for
-beyond what a record holds. A journal write is not ordered by hand anywhere: a record whose journaled part differs
-from before is written, before any other effect. Laws, each a property in tests/core/test_supervise.py:
+Theory. An event is folded into the state (commands.py, attempts.py, workers.py, health.py, sleep.py, teardown.py,
+reattach.py); then every record is asked what is due (the `pursue` functions), level-triggered: nothing remembers what
+it asked for beyond what a record holds. A journal write is not ordered by hand anywhere: a record whose journaled part
+differs from before is written, before any other effect. Laws, each a property in tests/core/test_supervise.py:
 
 1. At most one spawn a (shard, attempt), its intent journaled before; one attempt at a time.
 2. Nothing is signalled that is not verified ours; nothing at all from re-attach; one TERM a process, ever.
@@ -20,9 +20,9 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise import attempts, health, teardown, workers
+from llmgw.core.supervise import attempts, health, peak, sleep, teardown, workers
 from llmgw.core.supervise.commands import received, with_record
-from llmgw.core.supervise.fence import heard
+from llmgw.core.supervise.fence import heard, obeyed
 from llmgw.core.supervise.reattach import identified
 from llmgw.core.supervise.report import shard_report
 from llmgw.core.types.messages import Token
@@ -31,6 +31,7 @@ from llmgw.core.types.node import (
     Changed,
     CommandReceived,
     DeleteRecord,
+    DoorAnswered,
     Effect,
     Event,
     Exited,
@@ -115,22 +116,25 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
         case SessionOpened():
             sessions = {**state.sessions, event.control: event.session}
             seen = state.control_heard or event.session.leader
-            token = heard(state, event.control, event.session)
+            token = heard(state, event.control, event.session, now)
             state = replace(
                 state, sessions=sessions, control_heard=seen, token=token or state.token
             )
+            state = replace(state, obeyed_s=obeyed(state, event.session, now))
             return state, (StoreToken(token),) if token else ()
         case SessionLost():
             sessions = {c: s for c, s in state.sessions.items() if c != event.control}
-            return replace(state, sessions=sessions), ()
+            obeyed_s = obeyed(state, state.sessions.get(event.control), now)
+            return replace(state, sessions=sessions, obeyed_s=obeyed_s), ()
         case GpusSeen():
             gpus, error = event.gpus, event.error
-            return replace(state, gpus=gpus, gpus_error=error, foreign=event.foreign), ()
+            state = replace(state, gpus=gpus, gpus_error=error, foreign=event.foreign)
+            return peak.seen(state, event), ()
         case Tick():
             return state, ()
         case Spawned() | SpawnFailed() | Exited() | Probed() | TreeSeen() | MemorySeen():
             pass
-        case Identified() | Knocked():
+        case Identified() | Knocked() | DoorAnswered():
             pass
         case _:
             assert_never(event)
@@ -140,10 +144,23 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
     return with_record(state, _about(state, record, event, now)), ()
 
 
-def _about(
+About = (
+    Spawned
+    | SpawnFailed
+    | Exited
+    | Probed
+    | Knocked
+    | TreeSeen
+    | MemorySeen
+    | DoorAnswered
+    | Identified
+)
+
+
+def _about(  # noqa: PLR0911 - one arm per event
     state: AgentState,
     record: Record,
-    event: Spawned | SpawnFailed | Exited | Probed | Knocked | TreeSeen | MemorySeen | Identified,
+    event: About,
     now: float,
 ) -> Record:
     """The record with one fact more."""
@@ -162,6 +179,8 @@ def _about(
             return teardown.tree_seen(record, event, now)
         case MemorySeen():
             return teardown.memory_seen(record, event, now)
+        case DoorAnswered():
+            return sleep.answered(record, event, now)
         case Identified():
             return identified(state.facts, record, event, now)
         case _:
@@ -175,11 +194,12 @@ def _pursue(state: AgentState, record: Record, now: float) -> tuple[Record, tupl
             return record, ()
         record = replace(record, watch=replace(record.watch, look_s=inf))
         return record, (Identify(record),)
+    record, calling = sleep.pursue(record, now)
     record, probing = health.pursue(record, now)
     record, knocking = workers.pursue(record, now)
     record, ending = teardown.pursue(record, now)
     record, starting = attempts.pursue(state, record, now)
-    return record, (*probing, *knocking, *ending, *starting)
+    return record, (*calling, *probing, *knocking, *ending, *starting)
 
 
 def _due_s(state: AgentState, record: Record) -> float:
@@ -189,7 +209,8 @@ def _due_s(state: AgentState, record: Record) -> float:
         return record.watch.look_s
     if record.ending:
         return teardown.due_s(record)
-    return min(health.due_s(record), workers.due_s(record), attempts.due_s(state, record))
+    due = (health.due_s(record), workers.due_s(record), sleep.due_s(record))
+    return min(*due, attempts.due_s(state, record))
 
 
 def _ordered(

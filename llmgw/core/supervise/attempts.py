@@ -66,7 +66,8 @@ def exited(record: Record, event: Exited, now: float) -> Record:
     if record.ending:
         return record
     why = exit_words(event.code, event.last_line, out_of_memory=event.out_of_memory)
-    return fail(record, why, now)
+    # What a sleeper gave back may be another's by now: where its model runs next is control's to say.
+    return fail(record, why, now, again=record.state != "asleep" and record.nap != "asking")
 
 
 def fail(record: Record, why: str, now: float, *, again: bool = True) -> Record:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from llmgw.core.capacity import GIB, GpuHeld, Held, gib, gpu_takes, pool_short
+from llmgw.core.mount import parse as parse_mount
 from llmgw.core.types.messages import LISTENS, LIVE, WORKERS_FIRST, Start
 from llmgw.core.types.node import AgentState, Room
 from llmgw.core.types.record import Key, Record
@@ -67,10 +70,28 @@ def refuse_take(state: AgentState, start: Start) -> No | None:
     return next((no for no in checks if no is not None), None)
 
 
+def refuse_wake(state: AgentState, record: Record) -> No | None:
+    """Whether what a sleeper gave back is free again: of itself only what it still uses is in use there.
+
+    Where nobody could measure that, all that it was given may be its own.
+    """
+    start, rest = record.start, _gpu_bytes(record)
+    gpus = state.gpus and tuple(
+        replace(g, memory_used_bytes=max(g.memory_used_bytes - (rest or g.memory_bytes), 0))
+        if g.uuid in start.gpus
+        else g
+        for g in state.gpus
+    )
+    others = {k: r for k, r in state.records.items() if k != record.key}
+    without = replace(state, gpus=gpus, records=others)
+    checks = (*(_gpu(without, start, uuid) for uuid in start.gpus), _pool(without, start))
+    return next((no for no in checks if no is not None), None)
+
+
 def _shared(state: AgentState, start: Start, uuid: str) -> No | None:
     """One of the two was promised the GPU alone."""
     on_it = [r for r in _holders(state) if uuid in r.start.gpus]
-    whole = [r for r in on_it if not r.start.resources.gpu_memory_bytes and not _measured(r)]
+    whole = [r for r in on_it if not _gpu_bytes(r) and not _measured(r)]
     other = (*whole, *(() if start.resources.gpu_memory_bytes else on_it))
     if not other:
         return None
@@ -111,7 +132,14 @@ def misnamed(start: Start) -> No | None:
 def _unsound(start: Start) -> No | None:
     """What no engine can be started with, or would be counted wrongly."""
     ports = _ports(start)
-    texts = (*start.command, start.weights, start.fingerprint, start.served_name, *start.gpus)
+    texts = (
+        *start.command,
+        *start.mounts,
+        start.weights,
+        start.fingerprint,
+        start.served_name,
+        *start.gpus,
+    )
     need = start.resources
     amounts = (need.gpu_memory_bytes or 0, need.host_memory_bytes, need.cpu_cores, need.power_w)
     ready = start.ready
@@ -120,6 +148,10 @@ def _unsound(start: Start) -> No | None:
         f"has launcher {start.launcher} and the image {start.image!r}": (
             bool(IMAGE.fullmatch(start.image)) != (start.launcher in CONTAINERS)
         ),
+        f"has mounts {list(start.mounts)}: want SOURCE:TARGET, and a container": (
+            bool(start.mounts) and start.launcher not in CONTAINERS
+        )
+        or any(parse_mount(text) is None for text in start.mounts),
         f"is attempt {start.attempt}": start.attempt not in ATTEMPTS,
         f"has the ports {list(ports)}: want different ones of 1-65535": (
             len(set(ports)) < len(ports) or any(p not in PORTS for p in ports)
@@ -134,7 +166,7 @@ def _unsound(start: Start) -> No | None:
         f"has {start.start_order!r}, no order to start ranks in": (
             start.start_order not in ("", WORKERS_FIRST)
         ),
-        "has a NUL in its command, weights or names": any("\0" in t for t in texts),
+        "has a NUL in its command, mounts, weights or names": any("\0" in t for t in texts),
         "has an environment that no process can have": any(
             not name or "=" in name or "\0" in name + value for name, value in start.env.items()
         ),
@@ -198,9 +230,9 @@ def _gpu(state: AgentState, start: Start, uuid: str) -> No | None:
 
 def _held(state: AgentState, uuid: str) -> GpuHeld:
     on_it = [r for r in _holders(state) if uuid in r.start.gpus]
-    alone = [r for r in on_it if not r.start.resources.gpu_memory_bytes and not _measured(r)]
+    alone = [r for r in on_it if not _gpu_bytes(r) and not _measured(r)]
     return GpuHeld(
-        reserved_bytes=sum(r.start.resources.gpu_memory_bytes or 0 for r in on_it),
+        reserved_bytes=sum(_gpu_bytes(r) for r in on_it),
         foreign_bytes=sum(f.memory_bytes for f in state.foreign if f.gpu == uuid),
         whole=_who(alone[0]) if alone else "",
         by=tuple(_who(r) for r in on_it),
@@ -220,6 +252,13 @@ def _pool(state: AgentState, start: Start) -> No | None:
     on = next((g.uuid for g in gpus if g.unified and g.uuid in start.gpus), "")
     why = f"{why}; {start.shard} asks for it"
     return ("gpu_held", f"gpu {on}", why) if on else ("host_memory", "host memory", why)
+
+
+def _gpu_bytes(record: Record) -> int:
+    """What it is charged on each of its GPUs, as control has it (`capacity.resources_of`); 0 has them alone."""
+    if record.rest_bytes is not None:
+        return max(record.rest_bytes, 1)
+    return record.start.resources.gpu_memory_bytes or 0
 
 
 def _measured(record: Record) -> bool:

@@ -11,8 +11,9 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise.claims import is_key, refuse_start
+from llmgw.core.supervise.claims import No, is_key, refuse_start
 from llmgw.core.supervise.fence import fence
+from llmgw.core.supervise.sleep import fall_asleep, wake_up
 from llmgw.core.supervise.table import move
 from llmgw.core.supervise.take import left, take
 from llmgw.core.supervise.teardown import begin, grace_s
@@ -38,12 +39,13 @@ from llmgw.core.types.node import (
     StoreToken,
 )
 from llmgw.core.types.record import Ending, Key, Record, Watch
+from llmgw.core.types.sleep import SleepShard, WakeShard
 
 Answer = tuple[AgentState, tuple[Effect, ...]]
 
 
 def received(state: AgentState, event: CommandReceived, now: float) -> Answer:
-    token = fence(state, event)
+    token = fence(state, event, now)
     if not isinstance(token, Token):
         reason, why = token
         return state, (_refusal(event, reason, "", f"{event.command.__struct_config__.tag} {why}"),)
@@ -63,7 +65,7 @@ def _obey(state: AgentState, event: CommandReceived, now: float) -> Answer:
             return _take(state, event, command, now)
         case SendReport():
             return state, (Register(event.control),)
-        case DrainShard() | StopShard() | ForgetShard():
+        case DrainShard() | StopShard() | ForgetShard() | SleepShard() | WakeShard():
             pass
         case _:
             assert_never(command)
@@ -71,6 +73,16 @@ def _obey(state: AgentState, event: CommandReceived, now: float) -> Answer:
     record = state.records.get(key)
     if record is None:
         return _unknown(state, event, key)
+    return _about(state, event, command, record, now)
+
+
+def _about(
+    state: AgentState,
+    event: CommandReceived,
+    command: DrainShard | StopShard | ForgetShard | SleepShard | WakeShard,
+    record: Record,
+    now: float,
+) -> Answer:
     match command:
         case DrainShard():
             return changed(state, _drain(record, command.reason, now))
@@ -78,6 +90,10 @@ def _obey(state: AgentState, event: CommandReceived, now: float) -> Answer:
             return changed(state, _stop(record, command, now))
         case ForgetShard():
             return _forget(state, event, record)
+        case SleepShard():
+            return _turned(state, event, record, fall_asleep(record, now))
+        case WakeShard():
+            return _turned(state, event, record, wake_up(state, record, now))
         case _:
             assert_never(command)
 
@@ -144,6 +160,8 @@ def _drain(record: Record, reason: str, now: float) -> Record:
     record = replace(record, desired="draining")
     if record.state in ("ready", "unhealthy"):
         return move(record, "drain", why, now)
+    if record.state == "asleep":  # it serves nobody
+        return begin(record, "stopped", why, now)
     if record.state == "unknown":
         return replace(record, ending=_no_restart(record))
     if record.state == "pending" and not record.intent:
@@ -172,6 +190,13 @@ def _stop(record: Record, command: StopShard, now: float) -> Record:
         due = min(record.watch.due_s, now + grace_s(record))
         record = replace(record, watch=replace(record.watch, due_s=due))
     return record
+
+
+def _turned(state: AgentState, event: CommandReceived, old: Record, new: Record | No) -> Answer:
+    """With a refusal goes how the shard is: control counts it as asleep, or as waking, already."""
+    if isinstance(new, Record):
+        return changed(state, new)
+    return state, (_refusal(event, *new), Changed((old.key,)))
 
 
 def _not_again(record: Record, why: str, now: float) -> Record:

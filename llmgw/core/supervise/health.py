@@ -12,6 +12,7 @@ from math import inf
 from msgspec.structs import replace
 
 from llmgw.core.supervise.attempts import fail, lost_gpu
+from llmgw.core.supervise.sleep import canary
 from llmgw.core.supervise.table import UP, move
 from llmgw.core.types.messages import LISTENS
 from llmgw.core.types.node import AgentState, Effect, Probe, Probed
@@ -33,6 +34,8 @@ _SETTLED = frozenset({"ready", "draining"})
 def probed(state: AgentState, record: Record, event: Probed, now: float) -> Record:
     if event.attempt != record.attempt or record.ending or record.state not in UP:
         return record
+    if record.nap and not record.watch.probing:
+        return record  # asked before it slept
     asked = record.watch.token and event.outcome == "ok"
     watch = replace(
         record.watch,
@@ -74,7 +77,7 @@ def _loading(record: Record, event: Probed, now: float) -> Record:
 
 def _ready(record: Record, event: Probed, now: float) -> Record:
     watch = replace(record.watch, probes=(True,), progress=None, probe_s=_steady_s(now))
-    record = replace(record, compute=event.compute or record.compute, watch=watch)
+    record = replace(record, nap="", compute=event.compute or record.compute, watch=watch)
     return _is_up(record, "its health check answers", now)
 
 
@@ -128,7 +131,7 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
         why = (
             f"not ready after {timeout} without progress; last probe: {watch.last_probe or 'none'}"
         )
-        if not watch.found:
+        if not watch.found or record.nap:  # nobody was sent to one that wakes
             return fail(record, why, now), ()
         # Whether it serves, too busy to answer, control hears from gateways (F64).
         record, coming = replace(move(record, "overdue", why, now), error=why), False
@@ -136,6 +139,7 @@ def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:
     if watch.probing or now < watch.probe_s:
         return record, ()
     token = record.start.ready.token and (coming or now >= watch.token_s)
+    token = token or canary(record)
     record = replace(record, watch=replace(watch, probing=True, token=token))
     return record, (Probe(record, check=coming or not watch.owned, token=token),)
 
@@ -158,4 +162,6 @@ def due_s(record: Record) -> float:
 
 
 def _watched(record: Record) -> bool:
-    return record.state in UP and not record.ending and record.watch.verified
+    """Neither a sleeper, which a probe must not wake, nor one that is only being woken, or may sleep."""
+    up = record.state in UP and not record.ending and record.watch.verified
+    return up and record.nap not in ("waking", "asking")

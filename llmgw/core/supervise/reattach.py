@@ -20,9 +20,11 @@ from typing import Literal, assert_never
 from msgspec.structs import replace
 
 from llmgw.core.supervise.attempts import endpoint
+from llmgw.core.supervise.claims import CONTAINERS
+from llmgw.core.supervise.sleep import SLEEPS
 from llmgw.core.supervise.table import move
 from llmgw.core.supervise.teardown import CAUSE, begin, grace_s, release
-from llmgw.core.types.messages import Start
+from llmgw.core.types.messages import LIVE, Start
 from llmgw.core.types.node import Identified, NodeFacts, Told
 from llmgw.core.types.record import Record, Watch
 
@@ -53,7 +55,7 @@ def judge(record: Record, event: Identified, boot_id: str) -> Verdict:
 def identified(facts: NodeFacts, record: Record, event: Identified, now: float) -> Record:
     """The record as the evidence has it. What was judged before is asked about again only while it is unknown."""
     if record.watch.identified and record.state != "unknown":
-        return record
+        return _moved(record, event)
     if event.rebuilt is not None and record.partial:
         record = _rebuilt(record, event.rebuilt, event.told)
     verdict = judge(record, event, facts.boot_id)
@@ -75,6 +77,14 @@ def identified(facts: NodeFacts, record: Record, event: Identified, now: float) 
             assert_never(verdict)
 
 
+def _moved(record: Record, event: Identified) -> Record:
+    """A container that somebody started again has another first process; whether it serves, its probes tell."""
+    other = event.leader == "same" and event.pid not in (None, record.pid)
+    if not (other and record.start.launcher in CONTAINERS and record.state in LIVE):
+        return record
+    return replace(record, pid=event.pid, start_ticks=event.start_ticks)
+
+
 def _rebuilt(record: Record, start: Start, told: Told) -> Record:
     """As whole as its markers tell it: a whole order is started again like any other."""
     return replace(
@@ -85,6 +95,8 @@ def _rebuilt(record: Record, start: Start, told: Told) -> Record:
         artefact=told.artefact,
         api_key=told.api_key,
         partial=not told.whole,
+        # Its health check answers in its sleep too: its own door tells.
+        nap="asking" if start.sleep is not None else "",
         error=None,
     )
 
@@ -102,7 +114,8 @@ def _ours(facts: NodeFacts, record: Record, event: Identified, now: float) -> Re
         record = move(record, "spawned", f"found as pid {record.pid} by its markers", now)
     elif record.state == "unknown":
         why = f"pid {record.pid} is verified"
-        record = replace(move(record, "identified", why, now), error=None)
+        cause = "sleep" if record.nap in SLEEPS else "identified"
+        record = replace(move(record, cause, why, now), error=None)
     if record.desired == "stopped":
         return begin(record, "stopped", "a stop was ordered before", now)
     return record

@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmgw.core.types.messages import NodeReport, ShardReport
 from llmgw.core.types.node import AgentState
 from llmgw.core.types.record import Record
+from llmgw.core.types.sleep import Asleep
 
 
 def shard_report(record: Record, *, secrets: bool = False) -> ShardReport:
@@ -39,12 +40,23 @@ def shard_report(record: Record, *, secrets: bool = False) -> ShardReport:
         pid=record.pid,
         started_at=record.started_at,
         progress=record.watch.progress,
+        gpu_peak_bytes=record.watch.peak_bytes,
         error=record.error,
         gave_up=record.gave_up,
         never_ran=record.never_ran,
+        sleep=start.sleep.level if start.sleep else 0,
+        asleep=_asleep(record),
         api_key=record.api_key if secrets else None,
         served_name=(start.served_name or start.model) if secrets else None,
     )
+
+
+def _asleep(record: Record) -> Asleep | None:
+    """While it sleeps, and while it is torn down out of that: it never takes back what it gave."""
+    if record.nap not in ("falling", "asleep"):
+        return None
+    verified = record.nap == "asleep"
+    return Asleep(verified=verified, freed_bytes=record.freed_bytes, rest_bytes=record.rest_bytes)
 
 
 def node_report(state: AgentState, *, for_register: bool) -> NodeReport:

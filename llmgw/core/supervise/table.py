@@ -16,11 +16,13 @@ _ANY = {"retry": "pending", "fail": "stopping", "stop": "stopping", "cannot_tell
 
 TABLE: dict[str, dict[str, str]] = {
     "pending": {"spawned": "starting", **_ANY},
-    "starting": {"loading": "loading", "answers": "ready", "overdue": "unhealthy", **_ANY},
+    "starting": {"sleep": "asleep", "loading": "loading", "answers": "ready", "overdue": "unhealthy", **_ANY},
     "loading": {"answers": "ready", "overdue": "unhealthy", **_ANY},
-    "ready": {"probes_fail": "unhealthy", "drain": "draining", **_ANY},
+    "ready": {"probes_fail": "unhealthy", "drain": "draining", "sleep": "asleep", **_ANY},
     "unhealthy": {"answers": "ready", "drain": "draining", **_ANY},
     # A draining shard never comes back: not by a probe, not by a restart (A65).
+    # It serves nobody, so a drain of it is a stop, and what ends it is no reason to load it again (`attempts.exited`).
+    "asleep": {"wake": "loading", **_ANY},
     "draining": {"fail": "stopping", "stop": "stopping", "cannot_tell": "unknown"},
     "stopping": {
         "ended": "stopped",
@@ -31,6 +33,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "unknown": {
         "identified": "starting",
+        "sleep": "asleep",
         "released": "stopped",
         "retry": "pending",
         "fail": "stopping",

@@ -58,6 +58,8 @@ def take(state: AgentState, command: Take, seen: ByHand, now: float) -> Taken:
         artefact=seen.weights,
         api_key=seen.api_key,
         by_hand=True,
+        # Its health check answers in its sleep too: its own door tells.
+        nap="asking" if start.sleep is not None else "",
         watch=Watch(identified=True, look_s=now, story=(story,)),
     )
     return Taken(record, None, facts)

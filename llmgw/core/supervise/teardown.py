@@ -169,6 +169,7 @@ def _finish(record: Record, now: float) -> Record:
 def _over(record: Record) -> Record:
     """Without its process."""
     watch = Watch(identified=True, story=record.watch.story)
+    record = replace(record, nap="", rest_bytes=None, freed_bytes=None)
     return replace(record, pid=None, start_ticks=0, signalled="", ending="", watch=watch)
 
 

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
+from llmgw.core.types.sleep import Doors
+
 #: `${name}` words that a command, its arguments and its environment may hold; `env.NAME` and `file.PATH` besides.
 PLACEHOLDERS = frozenset(
     [
@@ -85,6 +87,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     engine: str = ""
     launcher: str = "exec"
     image: str = ""
+    #: of a container, `SOURCE:TARGET[:ro|rw]`, unexpanded
+    mounts: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     worker_command: tuple[str, ...] = ()
     leader_args: tuple[str, ...] = ()
@@ -117,6 +121,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     drain_timeout_s: float = 120.0
     stop: Stop = Stop()
     restart: Restart = Restart()
+    #: how an idle replica is put to sleep; None: it is stopped
+    sleep: Doors | None = None
 
     @property
     def by_node(self) -> bool:

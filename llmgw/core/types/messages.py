@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from llmgw.core.types.by_hand import Fact, Started
 from llmgw.core.types.catalog import Ready, Restart, Stop
+from llmgw.core.types.sleep import Asleep, Doors, SleepShard, WakeShard
 
 PROTOCOL = 1
 PROTOCOL_FLOOR = 1
@@ -33,6 +34,7 @@ SHARD_STATES = (
     "ready",
     "unhealthy",
     "draining",
+    "asleep",
     "stopping",
     "stopped",
     "failed",
@@ -40,8 +42,8 @@ SHARD_STATES = (
 )
 TERMINAL = frozenset({"stopped", "failed"})
 STARTING = frozenset({"pending", "starting", "loading"})
-#: Has come up: ready, or was ready. `draining` still answers.
-LIVE = frozenset({"ready", "unhealthy", "draining"})
+#: Has come up: ready, or was ready. `draining` still answers, `asleep` does not.
+LIVE = frozenset({"ready", "unhealthy", "draining", "asleep"})
 
 
 #: `Start.health` of a worker that speaks no HTTP: it is up once its own port is listened on.
@@ -57,7 +59,7 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
 
     `healthy` False: not for new work, `trouble` says why; `lost`: it does not answer at all any more (F72). A healthy
     one may have `trouble` too. `unified`: its memory is the host's, the same bytes. `selector`: how the vendor's
-    runtime is told of it where that is not the uuid.
+    runtime is told of it where that is not the uuid. `numa`: of its slot; `nvlink`: uuids of the cards it is linked to.
     """
 
     uuid: str
@@ -76,6 +78,8 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
     unified: bool = False
     lost: bool = False
     trouble: str = ""
+    numa: int | None = None
+    nvlink: tuple[str, ...] = ()
 
 
 class Resources(Struct, frozen=True, kw_only=True, gc=False):
@@ -127,11 +131,16 @@ class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     started_at: str = ""
     last_request_age_s: float | None = None
     progress: float | None = None
+    #: the most that its engine has been seen to hold on one GPU; None where nobody can measure
+    gpu_peak_bytes: int | None = field(default=None, name="gpu_peak")
     error: str | None = None
     #: failed for good: the agent's bounded restarts are used up (A67)
     gave_up: bool = False
     #: its agent died before it could be started (F44): that says nothing about the engine, so it is no failure of it
     never_ran: bool = False
+    #: the level at which it can be put to sleep, 0 for not at all; and what it is like while it sleeps
+    sleep: int = 0
+    asleep: Asleep | None = None
     node: str | None = None
     #: in `register` only, never in inventories for people (contract/http.md)
     api_key: str | None = None
@@ -214,10 +223,11 @@ class Token(Struct, frozen=True):
 
     epoch: int
     leader_uuid: str
+    lease: str = ""  # the agent's note: of which of several file leases it is
 
 
 class Start(Struct, frozen=True, kw_only=True, tag_field="kind", tag="start"):
-    """Start one shard. `command`, `env` and `weights` are unexpanded; the agent fills in `${...}`."""
+    """Start one shard. `command`, `env`, `mounts` and `weights` are unexpanded; the agent fills in `${...}`."""
 
     shard: str
     replica: str
@@ -232,6 +242,7 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="kind", tag="start"):
     weights: str = ""
     launcher: str = "exec"
     image: str = ""
+    mounts: tuple[str, ...] = ()
     engine: str = ""
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -253,6 +264,7 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="kind", tag="start"):
     start_order: str = ""
     api_key: str = ""
     insecure: bool = False
+    sleep: Doors | None = None
     seq: int = 0
     session: str = ""
     epoch: int = 0
@@ -327,7 +339,7 @@ class Take(Struct, frozen=True, kw_only=True, tag_field="kind", tag="take"):
     leader_uuid: str = ""
 
 
-Command = Start | DrainShard | StopShard | ForgetShard | SendReport | Take
+Command = Start | DrainShard | StopShard | ForgetShard | SendReport | Take | SleepShard | WakeShard
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -375,12 +387,11 @@ class Registered(Struct, frozen=True, kw_only=True):
     leader_uuid: str
     leader: bool = True
     protocol: int = PROTOCOL
-    #: how this control leads: "file" or "etcd"; two file leases on one node are refused (`two_leaders`)
+    #: how this control leads: "etcd", or "file:WHICH"; two file leases on one node are refused (`two_leaders`)
     lease: str = ""
     read_only: bool = False
     verdicts: tuple[dict[str, Any], ...] = ()
-    #: as in `EventsReply`
-    programs: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()  # as in `EventsReply`
 
 
 class Commands(Struct, frozen=True, kw_only=True):

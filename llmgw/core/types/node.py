@@ -11,7 +11,8 @@ The performer's side of the bargain:
   write is tried again later, and a `Spawn` of that record is answered `SpawnFailed`.
 - `Spawn` is answered by `Spawned` or `SpawnFailed`, `Look` by `TreeSeen`, `Measure` by a fresh `GpusSeen` and a
   `MemorySeen` (so that what was just freed is free for the next start, not for the sample of seconds ago), `Probe`
-  by `Probed`, `Knock` by `Knocked`, `Identify` by `Identified`. An answer names the attempt it is about; a late one is
+  by `Probed`, `Knock` by `Knocked`, `Identify` by `Identified`, `CallDoor` by `DoorAnswered` (a fresh `GpusSeen` first,
+  as with `Measure`). An answer names the attempt it is about; a late one is
   ignored. `Signal` has no answer: what it did shows in `Exited` and `TreeSeen`.
 - An answer may come at once or late, never not at all (bounded calls), except that a dead agent loses them all: the
   next process loads the journal, asks `Identify` of every record that is not terminal, and registers when all are
@@ -40,9 +41,11 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.record import Key, Record
 
+DoorName = Literal["sleep", "wake", "ask"]
+
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A live registration with one control. `lease` is "" where control does not say."""
+    """A live registration with one control. `lease`: "etcd", "file:WHICH", "file"; "" where control does not say."""
 
     session: str
     epoch: int = 0
@@ -74,6 +77,8 @@ class AgentState(Struct, frozen=True, kw_only=True):
     facts: NodeFacts
     #: the highest token obeyed, durable
     token: Token | None = None
+    #: when the lease of that token was heard last; None: nobody was heard by this process
+    obeyed_s: float | None = None
     sessions: dict[str, Session] = {}
     records: dict[Key, Record] = {}
     gpus: tuple[Gpu, ...] | None = None
@@ -202,6 +207,22 @@ class MemorySeen(Struct, frozen=True, kw_only=True, tag=True):
     pids: tuple[int, ...] = ()
 
 
+class DoorAnswered(Struct, frozen=True, kw_only=True, tag=True):
+    """What came of a `CallDoor`. `asleep` is the engine's own word; None: it was not to be had, `detail` says why.
+
+    Of a sleeper: what it still uses on the GPU where that is most, None where nobody can measure; after "sleep" also
+    what came back.
+    """
+
+    key: Key
+    attempt: int
+    which: DoorName
+    asleep: bool | None = None
+    detail: str = ""
+    rest_bytes: int | None = None
+    freed_bytes: int | None = None
+
+
 class Told(Struct, frozen=True, kw_only=True):
     """What markers tell beside the order itself. `whole`: the order is complete, so it may be started again."""
 
@@ -236,6 +257,8 @@ class GpusSeen(Struct, frozen=True, tag=True):
     gpus: tuple[Gpu, ...] | None
     foreign: tuple[Foreign, ...] = ()
     error: str = ""
+    #: by record: what its engine holds now on the GPU where that is most
+    held: dict[Key, int] = {}
 
 
 class Tick(Struct, frozen=True, tag=True):
@@ -253,6 +276,7 @@ Event = (
     | Knocked
     | TreeSeen
     | MemorySeen
+    | DoorAnswered
     | Identified
     | GpusSeen
     | Tick
@@ -316,6 +340,13 @@ class Knock(Struct, frozen=True, tag=True):
     record: Record
 
 
+class CallDoor(Struct, frozen=True, tag=True):
+    """Put it to sleep, wake it, or ask whether it sleeps, by its own doors; bounded. Calling twice is calling once."""
+
+    record: Record
+    which: DoorName
+
+
 class Identify(Struct, frozen=True, tag=True):
     record: Record
 
@@ -347,6 +378,7 @@ Effect = (
     | Measure
     | Probe
     | Knock
+    | CallDoor
     | Identify
     | Refuse
     | Register

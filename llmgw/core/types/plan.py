@@ -6,7 +6,7 @@ A `Plan` is what the loop applies and what the dry run prints: the performer dif
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -154,19 +154,40 @@ class RollReplica(Struct, frozen=True, kw_only=True, tag=True):
     withheld: str = ""
 
 
+class NapReplica(Struct, frozen=True, kw_only=True, tag=True):
+    """An idle replica on its way to sleep, or a sleeper that is woken.
+
+    `doze`: out of the routes; `stay`: into them again; `sleep`: it is ordered. These are not listed in a dry run, as
+    idle drains are not.
+    """
+
+    replica: str
+    incarnation: str
+    model: str
+    profile: str
+    shards: tuple[Shard, ...]
+    step: Literal["doze", "stay", "sleep", "wake"]
+    why: str
+    withheld: str = ""
+
+
 class Wait(Struct, frozen=True, kw_only=True, tag=True):
     """Wanted, cannot be yet: `why` names the tightest resource. Disturbs nobody.
 
     `rolls`: incarnations that are rolled as soon as other starts are over (A49 counts them).
+    `first`: replicas that go before it, `spots` where it goes then; `hopeless`: nothing that could go would do (A64).
     """
 
     model: str
     profile: str
     why: str
     rolls: frozenset[str] = frozenset()
+    first: tuple[str, ...] = ()
+    spots: tuple[Spot, ...] = ()
+    hopeless: bool = False
 
 
-Action = StartReplica | StopReplica | DrainReplica | RollReplica | Wait
+Action = StartReplica | StopReplica | DrainReplica | RollReplica | NapReplica | Wait
 
 
 class Blocked(Struct, frozen=True, kw_only=True):

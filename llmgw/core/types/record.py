@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from llmgw.core.types.messages import TERMINAL, Compute, Start
+from llmgw.core.types.sleep import Nap
 
 #: (shard, incarnation)
 Key = tuple[str, str]
@@ -47,6 +48,10 @@ class Watch(Struct, frozen=True, kw_only=True):
     met: bool = False
     knock_s: float = 0.0
     knocking: bool = False
+    #: its sleep doors: when to call next, a call is under way, they were asked in this process's life
+    door_s: float = 0.0
+    calling: bool = False
+    asked: bool = False
     give_up_s: float = 0.0
     #: results of the last `ready.of` probes, newest last
     probes: tuple[bool, ...] = ()
@@ -62,6 +67,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     #: GPU memory in use when last measured, and how often in a row it has not fallen since
     used_bytes: int | None = None
     steady: int = 0
+    #: the most that its engine was seen to hold on one GPU
+    peak_bytes: int | None = None
     #: the last transitions, for the exception that an impossible one raises
     story: tuple[str, ...] = ()
 
@@ -98,6 +105,10 @@ class Record(Struct, frozen=True, kw_only=True):
     #: the agent died between its intent and its exec (F44)
     never_ran: bool = False
     compute: Compute | None = None
+    #: what it still uses while it sleeps, on the GPU where that is most, and what came back from all of them
+    nap: Nap = ""
+    rest_bytes: int | None = None
+    freed_bytes: int | None = None
     #: rebuilt from an older agent's markers, or unreadable: what it was started with is not known, it is not restarted
     partial: bool = False
     #: its process was started by a person and taken over (A71): its session and its output are not ours, and its tree

@@ -32,6 +32,8 @@ class RouteModel(Struct, frozen=True, kw_only=True):
     status: str = "unloaded"
     why: str = ""
     progress: float | None = None
+    #: nothing that could be made to go would make room for it: whoever asks is refused at once, with this sentence
+    no_room: str = ""
     wait_timeout_s: float = 300.0
     max_in_flight: int = 64
     queue: int = 128
@@ -57,13 +59,16 @@ class RouteTable(Struct, frozen=True, kw_only=True):
     partial: bool = False
     models: dict[str, RouteModel] = {}
     keys: tuple[RouteKey, ...] = ()
+    #: URLs of the controls there are, the leader's first: a gateway asks them besides those it was started with
+    controls: tuple[str, ...] = ()
 
 
 class Demand(Struct, frozen=True, kw_only=True):
     """One gateway process's whole present state. `last_byte` is the age in seconds of the last byte sent, per replica.
 
     `answered`: likewise of the last byte of a good answer that the engine itself sent, in the middle of streams too.
-    A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica.
+    A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica;
+    `breaker_why`: what it failed with, for people.
     """
 
     gateway: str
@@ -73,4 +78,5 @@ class Demand(Struct, frozen=True, kw_only=True):
     waiting: dict[str, int] = {}
     last_byte: dict[str, float] = {}
     breaker: dict[str, str] = {}
+    breaker_why: dict[str, str] = {}
     answered: dict[str, float] = {}

@@ -47,6 +47,8 @@ class Shard(Struct, frozen=True, kw_only=True, gc=False):
     node: str
     report: ShardReport
     origin: str = REPORTED
+    #: it was this control process that had it started, so no gateway knew of it before
+    ours: bool = False
     #: claimed by this control process before: its verdict is `keep`
     known: bool = False
     was_live: bool = False
@@ -54,6 +56,10 @@ class Shard(Struct, frozen=True, kw_only=True, gc=False):
     #: first seen, and first seen ready, by this control process
     seen_s: float = 0.0
     ready_s: float | None = None
+    #: the state that we ordered it into and its agent has not told yet: `asleep`, or `loading` for a sleeper
+    turned: str = ""
+    #: when this control last saw it come up after a load; None for what was up when it was met
+    loaded_s: float | None = None
     #: since when its agent has called it unhealthy without a break (F64)
     unhealthy_s: float | None = None
 
@@ -148,6 +154,13 @@ class GatewayView(Struct, frozen=True):
     answered_s: dict[str, float] = {}
 
 
+class Asked(Struct, frozen=True):
+    """A model that requests wait for: since when without a break, and when a gateway last said so (A64)."""
+
+    since_s: float
+    last_s: float
+
+
 class Failure(Struct, frozen=True):
     """One failed placement of a model, kept over restarts so that a loop ends visibly (A67)."""
 
@@ -179,10 +192,17 @@ class State(Struct, frozen=True, kw_only=True):
     keep_unknown: bool = False
     #: per canonical on-demand model: since when it is wanted (A22, A23)
     wanted_s: dict[str, float] = {}
+    #: per canonical model: since when requests wait for it, and when an operator last asked to have it up
+    asked: dict[str, Asked] = {}
+    woken_s: dict[str, float] = {}
     gateways: dict[str, GatewayView] = {}
     refused: tuple[Refused, ...] = ()
     draining: dict[str, Draining] = {}
+    #: replicas that are to sleep once no request can reach them: routed no more, and nothing was ordered yet
+    dozing: dict[str, Draining] = {}
     failures: dict[str, tuple[Failure, ...]] = {}
+    #: by fingerprint: the most that a run of it ever held on one GPU (A62)
+    learned: dict[str, int] = {}
     #: incarnations in the route table that gateways have now
     routed: frozenset[str] = frozenset()
     #: the operator asked for the engines to end (`llmgw down --engines`)
@@ -191,6 +211,12 @@ class State(Struct, frozen=True, kw_only=True):
     paused: str = ""
     #: incarnations whose end the operator confirmed, so that the blast-radius guard counts them no more (A49)
     confirmed: frozenset[str] = frozenset()
+    #: (node, GPU or "" for all of it) that an operator drained -> since when and by whom, in words
+    cordoned: dict[tuple[str, str], str] = {}
+    #: incarnations on nodes that have been silent for their model's `lost_after` (F61), as of the last tick
+    lost: frozenset[str] = frozenset()
+    #: the last tick at which no node at all was heard: then the fault is probably on this side (F63)
+    deaf_s: float = 0.0
     #: why nothing at all is started or ended (`--require-plan` of another world, A56); "" for nothing
     withheld: str = ""
 
@@ -251,6 +277,21 @@ class DrainBegun(Struct, frozen=True, tag=True):
     why: str
 
 
+class DozeBegun(Struct, frozen=True, tag=True):
+    """Out of the routes, to be put to sleep; `why` "": it is wanted again, and stays."""
+
+    incarnation: str
+    why: str
+
+
+class Turned(Struct, frozen=True, tag=True):
+    """Control is about to order this shard to sleep (`asleep`) or to wake (`loading`): so it counts from here on."""
+
+    node: str
+    key: tuple[str, int]
+    to: str
+
+
 class Published(Struct, frozen=True, tag=True):
     """A route table went out: `routed` are its incarnations, `draining` those it shows as draining."""
 
@@ -273,6 +314,16 @@ class Cleared(Struct, frozen=True, tag=True):
     model: str
 
 
+class Woken(Struct, frozen=True, tag=True):
+    """`llmgw wake`: the model, by its canonical name, is wanted as if somebody had asked it just now.
+
+    `over`: not any more, for an operator has stopped it since.
+    """
+
+    model: str
+    over: bool = False
+
+
 class Ending(Struct, frozen=True, tag=True):
     pass
 
@@ -280,6 +331,14 @@ class Ending(Struct, frozen=True, tag=True):
 class Paused(Struct, frozen=True, tag=True):
     """`why` "" resumes."""
 
+    why: str
+
+
+class Cordoned(Struct, frozen=True, tag=True):
+    """Nothing of ours may be there until the operator says otherwise; `gpu` "": the whole node, `why` "": no more."""
+
+    node: str
+    gpu: str
     why: str
 
 
@@ -308,12 +367,16 @@ Event = (
     | GatewayGone
     | CatalogLoaded
     | DrainBegun
+    | DozeBegun
+    | Turned
     | Published
     | Announced
     | NodeForgotten
     | Cleared
+    | Woken
     | Ending
     | Paused
+    | Cordoned
     | Confirmed
     | Withheld
     | Tick

@@ -7,12 +7,16 @@ from msgspec.structs import replace
 from llmgw.core.types.catalog import Model, Profile, Ready, Restart, Scaling, Stop
 from llmgw.core.types.messages import Capacity, Gpu, Resources, Start
 from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.sleep import Doors
 from tests.sim import generate
 from tests.sim.dice import Dice
 from tests.sim.simulation import Simulation
 from tests.sim.world import GIB, Manners, Stranger
 
 Keys = dict[str, str]
+DOORS = Doors(
+    level=1, asleep="/is_sleeping", sleep=("/sleep?level=1",), wake=("/wake_up",), canary=True
+)
 
 
 class Given:
@@ -37,11 +41,15 @@ class Given:
         self.sim.lease.kind = "etcd"
 
     def do_node(self, words: list[str], keys: Keys) -> None:
-        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W]`: a host with GPUs of so many GiB, no agent yet."""
+        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W] [circuit=C] [labels=A:B]`: a host with GPUs of so many GiB.
+
+        numa=0,0,1: of each GPU its NUMA node. No agent runs on it yet.
+        """
         (name,) = words
         sizes = [s for s in keys.get("gpus", "").split(",") if s]
+        numa = [int(n) for n in keys.get("numa", "").split(",") if n] or [None] * len(sizes)
         gpus = tuple(
-            Gpu(uuid=f"{name}-gpu{i}", index=i, memory_bytes=int(size) * GIB)
+            Gpu(uuid=f"{name}-gpu{i}", index=i, memory_bytes=int(size) * GIB, numa=numa[i])
             for i, size in enumerate(sizes)
         )
         capacity = Capacity(
@@ -50,16 +58,27 @@ class Given:
             power_w=float(keys["power"]) if "power" in keys else None,
             ports=(18000, 18019),
         )
-        facts = NodeFacts(node=name, node_id=f"id-{name}", address=name, capacity=capacity)
+        facts = NodeFacts(
+            node=name,
+            node_id=f"id-{name}",
+            address=name,
+            capacity=capacity,
+            circuit=keys.get("circuit"),
+            labels=_pairs(keys.get("labels", "")),
+        )
         self.sim.add(facts, gpus)
 
     def do_catalog(self, _: list[str], keys: Keys) -> None:
-        """`catalog [stray_grace=60] [assembly_window=180] [start_limit=1]`: settings of the file, seconds."""
+        """`catalog [stray_grace=60] [assembly_window=180] [start_limit=1] [circuits=C:1500,…]`: of the file."""
         self.sim.catalog = replace(
             self.sim.catalog,
             stray_grace_s=float(keys.get("stray_grace", 60)),
             assembly_window_s=float(keys.get("assembly_window", 180)),
             start_limit=int(keys.get("start_limit", 1)),
+            circuits={
+                name: float(watts)
+                for name, watts in (c.split(":") for c in keys.get("circuits", "").split(",") if c)
+            },
         )
 
     def do_model(self, words: list[str], keys: Keys) -> None:
@@ -67,6 +86,8 @@ class Given:
 
         Written to the catalog file; control reads it at its start, or at `reload`. memory=whole: the GPU alone.
         order=workers: rank 0 is started once the others listen.
+        exact=box1:0: these very GPUs; select=LABEL:VALUE; fallback=cpu: a second profile, without a GPU.
+        sleep=1: idle ones are put to sleep; door=deaf: they do not fall asleep.
         print=X: the fingerprint, where it is not that of NAME with these args.
         """
         (name,) = words
@@ -74,21 +95,26 @@ class Given:
             load_s=float(keys.get("load", 2)),
             term_s=None if keys.get("term") == "ignored" else float(keys.get("term", 0.5)),
             kill_s=float(keys.get("kill", 0)),
+            restless=keys.get("door") == "deaf",
         )
         low = int(keys.get("min", 1))
         scaling = Scaling(
             min=low,
             max=int(keys.get("max", max(low, 1))),
-            idle_timeout_s=float(keys.get("idle", 600)),
+            idle_timeout_s=None if keys.get("idle") == "never" else float(keys.get("idle", 600)),
             min_up_s=float(keys.get("min_up", 0)),
+            yield_after_s=float(keys.get("yield", 120)),
             priority=int(keys.get("priority", 0)),
+            cost=float(keys["cost"]) if "cost" in keys else None,
         )
         model = Model(
             name=name,
-            profiles=(_profile(name, keys),),
+            profiles=(_profile(name, keys), *_fallback(name, keys)),
             aliases=tuple(a for a in keys.get("aliases", "").split(",") if a),
             scaling=scaling,
             on_change=keys.get("on_change", "roll"),
+            max_unavailable=int(keys.get("max_unavailable", 1)),
+            lost_after_s=float(keys["lost_after"]) if "lost_after" in keys else None,
         )
         self._written(self.sim.catalog.models | {name: model})
 
@@ -140,6 +166,8 @@ def _profile(name: str, keys: Keys) -> Profile:
         nodes=int(keys.get("nodes", 1)),
         start_order="workers_first" if keys.get("order") == "workers" else "",
         gpus=gpus,
+        gpus_exact=tuple(g for g in keys.get("exact", "").split(",") if g),
+        select=_pairs(keys.get("select", "")),
         gpu_memory_bytes=int(memory) * GIB if gpus and memory != "whole" else None,
         host_memory_bytes=int(keys.get("host", 0)) * GIB,
         cpu_cores=float(keys.get("cores", 0)),
@@ -151,7 +179,18 @@ def _profile(name: str, keys: Keys) -> Profile:
         drain_timeout_s=float(keys.get("drain", 20)),
         stop=Stop(grace_s=5.0),
         restart=Restart(max=int(keys.get("restarts", 3)), window_s=120.0, backoff_s=2.0),
+        sleep=DOORS if keys.get("sleep") == "1" else None,
     )
+
+
+def _fallback(name: str, keys: Keys) -> tuple[Profile, ...]:
+    if "fallback" not in keys:
+        return ()
+    return (_profile(name, keys | {"gpus": "0", "profile": keys["fallback"], "print": f"{name}-cpu"}),)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split(",") if pair)
 
 
 def _print(name: str, keys: Keys) -> str:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.types.plan import DrainReplica, RollReplica, StartReplica, StopReplica, Wait
+from llmgw.core.types.plan import (
+    DrainReplica,
+    NapReplica,
+    RollReplica,
+    StartReplica,
+    StopReplica,
+    Wait,
+)
 from llmgw.core.types.state import State
 from tests.sim import older
 from tests.sim.network import CALM
@@ -20,10 +27,16 @@ WORDS = {
     StopReplica: "stop",
     DrainReplica: "drain",
     RollReplica: "roll",
+    NapReplica: "nap",
     Wait: "wait",
 }
 #: How long the fleet has to come to rest, how often it is looked at, and how often in a row it must be there.
 REST_S, LOOK_S, LOOKS = 300.0, 12.0, 2
+
+
+def _evicted_in_use(sim: Simulation) -> int:
+    """Loading, queued or generating, and evicted all the same (A63, A64)."""
+    return sum(o.reason == "evict" and bool(o.needless) for o in sim.judge.orders.values())
 
 
 @dataclass
@@ -70,6 +83,16 @@ class Seen:
         for host in self.sim.hosts.values():
             for e in host.live():
                 yield f"runs {e.start.shard} ({e.start.incarnation}) attempt {e.attempt} on {e.host}"
+
+    def do_waits(self, _: list[str], __: Keys) -> Iterator[str]:
+        """`waits`: by model, how many requests were served, and how long the longest of them waited; who never was."""
+        for gateway in self.sim.gateways:
+            for model, waits in sorted(gateway.waited.items()):
+                yield f"{model}: {len(waits)} served, the longest wait {max(waits):.1f} s"
+            yield (
+                f"left {gateway.left}, no room {gateway.refused.total()}, cut {gateway.cut}; "
+                f"evicted in use {_evicted_in_use(self.sim)}"
+            )
 
     def do_failures(self, _: list[str], __: Keys) -> Iterator[str]:
         """`failures`: what counts against a model (A67)."""

@@ -84,6 +84,18 @@ class World:
         host.proc_blind = "end" not in keys
         self._later(keys, "proc_blind", host, value=False)
 
+    def do_card(self, words: list[str], _: Keys) -> None:
+        """`card NODE INDEX lost|back`: it falls off the bus, and what computed on it dies (F72); it is back."""
+        host = self.sim.hosts[words[0]]
+        uuid = host.devices[int(words[1])].uuid
+        if words[2] == "back":
+            host.lost.discard(uuid)
+            return
+        host.lost.add(uuid)
+        for engine in [e for e in host.engines if uuid in e.start.gpus]:
+            engine.ailing = "its card fell off the bus"
+            host.dies(engine, -6)
+
     def do_nvml(self, words: list[str], keys: Keys) -> None:
         """`nvml NODE [for=S] [end=yes]`: its GPUs answer nobody (F59)."""
         host = self.sim.hosts[words[0]]
@@ -143,6 +155,9 @@ class World:
             self._later(keys, "silent", gateway, value=False)
 
     def do_llmgw(self, words: list[str], _: Keys) -> None:
-        """`llmgw pause|resume|confirm|clear [MODEL]|stop REPLICA|force SHARD|forget NODE`: an operator's word."""
+        """`llmgw VERB [NAME]`, an operator's word: pause, resume, confirm, clear [MODEL], stop REPLICA, force SHARD,
+
+        forget NODE, drain NODE[/GPU], undrain NODE[/GPU], wake MODEL.
+        """
         verb, about = (*words, "")[:2]
         self.sim.people.does(verb, about)

@@ -1,0 +1,210 @@
+"""`llmgw events` and `llmgw logs`: what happened and what engines say, once or as it comes.
+
+Answers for: going on over a restart of control without a gap and without a line twice. Ctrl-C detaches and stops
+nothing. May not change anything.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, names, options, stream
+from llmgw.cli.sure import named, say
+from llmgw.errors import EXIT_OK, LlmgwError, UnreachableError
+
+Json = dict[str, Any]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+]
+#: Between two tries to reach a control that restarts.
+AGAIN_S = 1.0
+#: So many lines tell where a log broke off.
+MARK_LINES = 20
+TAIL_BYTES = 64 * 1024
+
+
+def events(
+    context: typer.Context,
+    follow: Follow = False,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, help="Only so many of those there are; 0: all.")
+    ] = 0,
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> int:
+    """Show what control decided and what happened to the fleet, each with its reason.
+
+    llmgw events -f goes on; with -o json that is JSON Lines.
+    """
+    import json
+
+    from llmgw.render.page import Table, look, show
+
+    peers = ask.control(config.Given({"control": control}))
+    peer = ask.first(peers)
+    found: list[Json] = ask.get(peer, "/api/v1/events")["events"]
+    shown = found[-last:] if last else found
+    seen = look(context.find_root().params["_color"])
+    if output == "table":
+        head = ("AT", "KIND", "WHY")
+        show([Table(head, [_row(e) for e in shown])], seen)
+    elif follow:
+        for event in shown:
+            _line(json.dumps(event))
+    else:
+        sys.stdout.write(json.dumps({"schema": "llmgw.events/1", "events": shown}, indent=2) + "\n")
+    if follow:
+        for event in _events(peers, found[-1]["id"] if found else 0):
+            if output == "json":
+                _line(json.dumps(event))
+            else:
+                show([Table((), [_row(event)])], seen)
+    return EXIT_OK
+
+
+def _row(event: Json) -> tuple[str, str, str]:
+    return (event["at"], event["kind"], event["why"])
+
+
+def _line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _events(peers: tuple[ask.Peer, ...], after: int) -> Iterator[Json]:
+    """Those after this one, for ever. Ids go on over a restart; a lost inventory begins them anew."""
+    import json
+
+    while True:
+        try:
+            peer = ask.first(peers)
+            there = ask.get(peer, "/api/v1/events")["events"]
+            if there and there[-1]["id"] < after:
+                after = 0
+            path = f"/api/v1/events?follow=1&after={after}"
+            for text in stream.lines(peer, path, wait_s=None):
+                event = json.loads(text)
+                after = event["id"]
+                yield event
+        except UnreachableError:
+            pass
+        time.sleep(AGAIN_S)
+
+
+def logs(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="REPLICA[/RANK]",
+            help="Whose log; a model with one replica will do.",
+            autocompletion=names.running,
+        ),
+    ],
+    follow: Follow = False,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Of the attempt before: why it ended.")
+    ] = False,
+    tail: Annotated[
+        int, typer.Option(min=0, help="At most so many bytes of its end.", show_default=True)
+    ] = TAIL_BYTES,
+    control: options.ControlUrl = None,
+) -> int:
+    """Show what an engine wrote, without secrets.
+
+    llmgw logs qwen3-coder-7k2 --previous says why it ended. -f goes on over restarts of control and of the engine.
+    """
+    named(name, "REPLICA[/RANK]")
+    given = config.Given({"control": control})
+    source = _Source(given, name)
+    asked = f"previous={int(previous)}&tail={tail}"
+    if not follow or previous:
+        for text in source.lines(asked, wait_s=ask.TIMEOUT_S):
+            sys.stdout.write(f"{text}\n")
+        return EXIT_OK
+    seen: deque[str] = deque(maxlen=MARK_LINES)
+    while True:
+        try:
+            for text in _onwards(source, list(seen), tail):
+                seen.append(text)
+                _line(text)
+        except UnreachableError as e:
+            if not seen:
+                raise
+            say(f"{e.message}; going on when it answers")
+        time.sleep(AGAIN_S)
+
+
+def _onwards(source: _Source, mark: list[str], tail: int) -> Iterator[str]:
+    """What comes behind the lines that were shown last; all of it where the log has them no more."""
+    lines = source.lines(f"follow=1&tail={tail}", wait_s=None)
+    if mark and _within(mark, list(source.lines(f"tail={tail}", wait_s=ask.TIMEOUT_S))):
+        last: deque[str] = deque(maxlen=len(mark))
+        for text in lines:
+            last.append(text)
+            if list(last) == mark:
+                break
+    yield from lines
+
+
+def _within(mark: list[str], lines: list[str]) -> bool:
+    return any(lines[i : i + len(mark)] == mark for i in range(len(lines) - len(mark) + 1))
+
+
+class _Source:
+    """Control; and this box's agent for engines whose agent only this box can ask."""
+
+    def __init__(self, given: config.Given, name: str) -> None:
+        self._name = name
+        self._peers = ask.control(given)
+        self._agent = ask.agent(given.text("agent", config.AGENT_URL))
+
+    def lines(self, asked: str, *, wait_s: float | None) -> Iterator[str]:
+        shard = self._name if self._whole else f"{self._name}/0"
+        try:
+            peer = ask.first(self._peers)
+            shard = self._shard(peer)
+            yield from stream.lines(peer, f"/api/v1/logs/{_path(shard)}?{asked}", wait_s=wait_s)
+        except LlmgwError as e:
+            if not isinstance(e, UnreachableError) and e.code != "no_log_here":
+                raise
+            try:
+                yield from stream.lines(
+                    self._agent, f"/v1/logs/{_path(shard)}?{asked}", wait_s=wait_s
+                )
+            except UnreachableError:
+                raise e from None
+
+    @property
+    def _whole(self) -> bool:
+        """It names a rank, too."""
+        return self._name.rpartition("/")[2].isdecimal() and "/" in self._name
+
+    def _shard(self, peer: ask.Peer) -> str:
+        """A replica's name, with its rank; a model's stands for its one replica."""
+        if self._whole:
+            return self._name
+        found = ask.get(peer, "/api/v1/status")
+        mine = sorted(r["replica"] for r in found["replicas"] if self._name == r["replica"])
+        model = next(
+            (m["name"] for m in found["models"] if self._name in (m["name"], *m["aliases"])), ""
+        )
+        if model and not mine:
+            mine = sorted(r["replica"] for r in found["replicas"] if r["model"] == model)
+            if len(mine) != 1:
+                msg = f"{self._name} has {len(mine)} replicas"
+                known = ", ".join(mine) or "none that runs"
+                raise LlmgwError(msg, f"name one: {known}; `llmgw events` names those that ended")
+        return f"{mine[0] if mine else self._name}/0"
+
+
+def _path(shard: str) -> str:
+    from urllib.parse import quote
+
+    return quote(shard, safe="/")

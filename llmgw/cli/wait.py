@@ -1,0 +1,117 @@
+"""`llmgw wait MODEL --for ready|stopped`: for scripts that go on once a model is up, or gone. May not wake it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any, Literal
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, names, options
+from llmgw.cli.sure import named, say
+from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, LlmgwError, UnreachableError, UsageError
+
+Json = dict[str, Any]
+TICK_S = 0.3
+#: States of a replica that serves nobody any more.
+OVER = frozenset({"stopped", "failed"})
+
+
+def wait(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A model, alias or replica.", autocompletion=names.running
+        ),
+    ],
+    until: Annotated[
+        Literal["ready", "stopped"], typer.Option("--for", help="What to wait for.")
+    ] = "ready",
+    timeout: Annotated[str, typer.Option(help="How long at most, like 90s or 5m.")] = "5m",
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> int:
+    """Wait until a model is ready, or until nothing of it runs; exit 1 when it was not so in time, or cannot be.
+
+    llmgw wake chat && llmgw wait chat --for ready --timeout 5m. It wakes nothing, and Ctrl-C stops nothing.
+    """
+    import json
+
+    from llmgw.catalog import parse_duration
+
+    named(name, "MODEL")
+    limit_s = parse_duration(timeout)
+    if limit_s is None:
+        msg = f"--timeout {timeout}: a wait needs an end"
+        raise UsageError(msg, "write it like 90s or 5m")
+    peers = ask.control(config.Given({"control": control}))
+    end = time.monotonic() + limit_s
+    told = ""
+    while True:
+        found = _status(peers, end, patient=bool(told))
+        done, failed, state = _look(found, name, until)
+        if done or failed or time.monotonic() >= end:
+            break
+        if sys.stderr.isatty() and state != told:
+            say(state)
+        told = state
+        time.sleep(TICK_S)
+    if output == "json":
+        document = {
+            "schema": "llmgw.wait/1",
+            "name": name,
+            "for": until,
+            "reached": done,
+            "state": state,
+        }
+        sys.stdout.write(json.dumps(document) + "\n")
+    if done:
+        return EXIT_OK
+    late = "" if failed else f" after {timeout}"
+    hint = "llmgw wake starts an on-demand model" if until == "ready" else "llmgw stop ends one"
+    say(f"{name} is not {until}{late}: {state}; {hint}")
+    return EXIT_DIFFERENCE
+
+
+def _status(peers: tuple[ask.Peer, ...], end: float, *, patient: bool) -> Json:
+    """A control that restarts meanwhile does not end the wait; one that was never there does."""
+    while True:
+        try:
+            found: Json = ask.get(ask.first(peers), "/api/v1/status")
+        except UnreachableError:
+            if not patient or time.monotonic() >= end:
+                raise
+            time.sleep(TICK_S)
+            continue
+        return found
+
+
+def _look(found: Json, name: str, until: str) -> tuple[bool, bool, str]:
+    """Whether it is so, whether it will not be without somebody's help, and the state in words."""
+    models = [m for m in found["models"] if name in (m["name"], *m["aliases"])]
+    replicas = [r for r in found["replicas"] if r["replica"] == name]
+    if not models and not replicas:
+        if until == "stopped" and "-" in name:
+            return True, False, "it is gone"
+        known = ", ".join(sorted(m["name"] for m in found["models"])) or "nothing"
+        msg = f"there is no model or replica called {name!r}"
+        raise LlmgwError(msg, f"known: {known}", code="not_found")
+    if models:
+        replicas = [r for r in found["replicas"] if r["model"] == models[0]["name"]]
+    running = [r for r in replicas if r["state"] not in OVER]
+    if until == "stopped":
+        return not running, False, _said(running) or "nothing of it runs"
+    ready = [r for r in running if r["state"] == "ready"]
+    model = models[0] if models else {}
+    gave_up = model.get("state") == "failed"
+    return (
+        bool(ready),
+        gave_up and not ready,
+        _said(running) or str(model.get("why") or model.get("state")),
+    )
+
+
+def _said(replicas: list[Json]) -> str:
+    return ", ".join(f"{r['replica']} is {r['state']}" for r in replicas)

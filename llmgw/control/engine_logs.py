@@ -1,0 +1,98 @@
+"""Engines' logs through control: asked of the agent that has them, passed on as they come (contract/http.md).
+
+Answers for: which agent, and one clear error where none can be asked. It may not keep a line, nor hide one: the agent
+leaves secrets out. An agent on loopback only gives no address to ask at; the command line then asks its own box's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from llmgw.control import verbs
+from llmgw.control.loop import Control
+from llmgw.core.types.state import Node
+from llmgw.errors import LlmgwError
+
+#: To reach an agent, and for its first byte; a log that is followed may then be silent for as long as it likes.
+CONNECT_S = 5.0
+OK, NOT_FOUND = 200, 404
+PASSED = ("follow", "previous", "tail")
+
+
+async def answer(control: Control, request: Request) -> Response:
+    """The log of one shard, by its replica and rank."""
+    shard = f"{request.path_params['name']}/{request.path_params['rank']}"
+    asked = {k: v for k, v in request.query_params.items() if k in PASSED}
+    away: list[str] = []
+    for name, node in _likely(control, shard):
+        if not node.report.inspect:
+            away.append(f"{name} (its agent listens on loopback only)")
+            continue
+        stream = _Stream(f"{node.report.inspect}/v1/logs/{shard}", asked, _token(control))
+        try:
+            status = await stream.open()
+        except httpx.HTTPError as e:
+            away.append(f"{name} at {node.report.inspect} ({type(e).__name__})")
+            continue
+        if status == OK:
+            return StreamingResponse(stream.rest(), media_type="text/plain")
+        await stream.close()
+        if status != NOT_FOUND:
+            away.append(f"{name} (it answered {status})")
+    said = verbs.plain(shard, verbs.NAME_CHARS)
+    if away:
+        msg = f"the log of {said} cannot be asked for: {', '.join(away)}"
+        hint = "run `llmgw logs` on that box, or give its agent an --address and --listen that control can reach"
+        raise LlmgwError(msg, hint, code="no_log_here", status=503)
+    msg = f"no agent has a log of {said}"
+    raise LlmgwError(msg, "`llmgw status` lists replicas", code="not_found", status=404)
+
+
+def _likely(control: Control, shard: str) -> list[tuple[str, Node]]:
+    """Those that have the shard; for one that is over and out of the picture, every node that answers."""
+    nodes = sorted(control.state.nodes.items())
+    having = [(n, node) for n, node in nodes if any(s.report.shard == shard for s in node.shards)]
+    return having or [(n, node) for n, node in nodes if node.connected]
+
+
+def _token(control: Control) -> dict[str, str]:
+    token = control.settings.node_token
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+class _Stream:
+    """One GET whose body is passed on while it comes, closed with whoever reads it."""
+
+    def __init__(self, url: str, asked: dict[str, Any], headers: dict[str, str]) -> None:
+        self._stack = AsyncExitStack()
+        self._url, self._asked, self._headers = url, asked, headers
+        self._answer: httpx.Response
+
+    async def open(self) -> int:
+        timeout = httpx.Timeout(
+            CONNECT_S, read=None if self._asked.get("follow") == "1" else CONNECT_S
+        )
+        try:
+            client = await self._stack.enter_async_context(
+                httpx.AsyncClient(timeout=timeout, trust_env=False)
+            )
+            call = client.stream("GET", self._url, params=self._asked, headers=self._headers)
+            self._answer = await self._stack.enter_async_context(call)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self._answer.status_code
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        async with self._stack:
+            async for part in self._answer.aiter_bytes():
+                yield part

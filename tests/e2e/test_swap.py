@@ -1,0 +1,102 @@
+"""Two models that do not fit together, with real engines: swapped on demand, shown before, never while in use (A64)."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from scripts.fleet import Fleet, wait_for
+from tests.e2e.conftest import Make, model, tiny
+
+pytestmark = pytest.mark.e2e
+#: Alone it takes every core of the box.
+ALL = float(os.cpu_count() or 1)
+
+
+def sleepy(name: str, **scaling: Any) -> dict[str, Any]:
+    found = model(tiny(name), least=0, cpu_cores=ALL)
+    found["scaling"] |= {"min_up": "0s", "idle_timeout": "1h"} | scaling
+    return found
+
+
+def ask(fleet: Fleet, name: str, text: str = "hi", **more: Any) -> httpx.Response:
+    body = {"model": name, "messages": [{"role": "user", "content": text}]} | more
+    return httpx.post(
+        f"{fleet.urls['gateway']}/v1/chat/completions", json=body, timeout=60, trust_env=False
+    )
+
+
+def answer(fleet: Fleet, name: str) -> str:
+    said = ask(fleet, name)
+    assert said.status_code == httpx.codes.OK, said.text
+    return str(said.json()["choices"][0]["message"]["content"])
+
+
+def served(fleet: Fleet) -> None:
+    fleet.start("control", "agent")
+
+    def there() -> bool:
+        status = fleet.status()
+        nodes = [n for n in (status or {"nodes": []})["nodes"] if n["state"] == "ready"]
+        return bool(nodes) and fleet.gateway_pid() is not None
+
+    wait_for(there, "a node and a gateway")
+
+
+def test_a64_a_request_swaps_what_is_idle_and_a_dry_run_says_so_before(make: Make) -> None:
+    huge = model(tiny("huge"), least=0, cpu_cores=ALL + 1)
+    fleet = make({"alpha": sleepy("alpha"), "beta": sleepy("beta"), "huge": huge})
+    served(fleet)
+    assert answer(fleet, "alpha") == " hello from alpha."
+    # Its last byte is told to control within a second; until then it is taken for busy.
+    row = wait_for(lambda: _would_go(fleet, "beta"), "an idle alpha")
+    assert row["model"] == "alpha"
+    assert row["why"].startswith("makes room for beta; idle for ")
+    (before,) = fleet.engines().values()
+    assert before.startswith("alpha-"), "the dry run stopped nothing"
+
+    assert answer(fleet, "beta") == " hello from beta."
+    (after,) = fleet.engines().values()
+    assert after.startswith("beta-")
+    events = fleet.http.get(f"{fleet.urls['control']}/api/v1/events?after=0").json()["events"]
+    (drain,) = [e for e in events if e["kind"] == "drain"]
+    assert (drain["model"], drain["reason"]) == ("alpha", "evict")
+
+    began = time.monotonic()
+    refused = ask(fleet, "huge")
+    assert time.monotonic() - began < 20, "wait_timeout is five minutes"
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_no_room")
+    assert f"{ALL:g} cores free, {ALL + 1:g} needed" in refused.json()["error"]["message"]
+    assert refused.headers["retry-after"] == "30"
+    said = fleet.llmgw("wake", "huge")
+    assert said.returncode == 1
+    assert said.stdout.startswith("huge has no room: ")
+
+
+def _would_go(fleet: Fleet, name: str) -> dict[str, Any] | None:
+    said = fleet.llmgw("wake", name, "--dry-run", "-o", "json")
+    assert said.returncode == 0, said.stderr
+    rows = [r for r in json.loads(said.stdout)["evicts"] if r["when"] == "now"]
+    return rows[0] if rows else None
+
+
+def test_a63_a64_a_busy_one_yields_and_its_answer_is_whole(make: Make) -> None:
+    fleet = make({"alpha": sleepy("alpha", yield_after="2s"), "beta": sleepy("beta")})
+    served(fleet)
+    answer(fleet, "alpha")
+    long: list[httpx.Response] = []
+    thread = threading.Thread(
+        target=lambda: long.append(ask(fleet, "alpha", "loop", max_tokens=900))
+    )
+    thread.start()
+    wait_for(lambda: any(r["in_flight"] for r in fleet.replicas("alpha")), "a request on alpha")
+    assert answer(fleet, "beta") == " hello from beta."
+    thread.join(60)
+    assert long[0].json()["usage"]["completion_tokens"] == 900
+    assert answer(fleet, "alpha") == " hello from alpha."

@@ -1,0 +1,108 @@
+"""The rules under test, and the same with one of them taken out: what the explorer must find, else it shows nothing.
+
+`Rules()` is llmgw as it is. Of control's shell the two questions that it asks of a registration are the real ones; how it
+rises above an epoch is worded here again, for `Leads.fence` writes and logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from msgspec.structs import replace
+
+from llmgw.control.lead import Leads
+from llmgw.core.supervise import supervise
+from llmgw.core.types import node as n
+from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.state import State
+
+Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
+
+
+def _leads(state: State, lease: str) -> Leads:
+    """As much of one as its questions look at."""
+    return cast(
+        "Leads", SimpleNamespace(state=state, leading=True, lease=SimpleNamespace(name=lease))
+    )
+
+
+def outranked(state: State, lease: str, report: NodeReport) -> bool:
+    return Leads.outranked(_leads(state, lease), report)
+
+
+def unfenced(state: State, lease: str, report: NodeReport) -> bool:
+    return Leads.unfenced(_leads(state, lease), report)
+
+
+def above(stored: int, seen: int) -> int:
+    """The epoch of a new leader (design.md 3)."""
+    return 1 + max(stored, seen)
+
+
+class Rules(NamedTuple):
+    supervise: Callable[[n.AgentState, n.Event, float], Stepped] = supervise
+    outranked: Callable[[State, str, NodeReport], bool] = outranked
+    unfenced: Callable[[State, str, NodeReport], bool] = unfenced
+    above: Callable[[int, int], int] = above
+    promoted: Callable[[State], State] = lambda state: state
+
+
+# ---------------------------------------------------------------- planted bugs
+
+
+def any_epoch(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """The agent has no fence: it obeys a leader that is over."""
+    if isinstance(event, n.CommandReceived) and state.token is not None:
+        low = event.command.epoch < state.token.epoch
+        state = replace(state, token=None) if low else state
+    return supervise(state, event, now)
+
+
+def any_leader(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """Of two leaders with one epoch the agent obeys both."""
+    if isinstance(event, n.CommandReceived) and state.token is not None:
+        token, command = state.token, event.command
+        same = command.epoch == token.epoch and command.leader_uuid != token.leader_uuid
+        state = replace(state, token=None) if same else state
+    return supervise(state, event, now)
+
+
+def any_session(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """What was queued for a session that is over is obeyed."""
+    if isinstance(event, n.CommandReceived) and event.control in state.sessions:
+        live = state.sessions[event.control].session
+        event = replace(event, command=replace(event.command, session=live))
+    return supervise(state, event, now)
+
+
+def any_file(state: n.AgentState, event: n.Event, now: float) -> Stepped:
+    """Two leases that know nothing of each other are taken for one (F31)."""
+    sessions = {c: replace(s, lease="etcd") for c, s in state.sessions.items()}
+    told = event
+    if isinstance(event, n.SessionOpened):
+        told = replace(event, session=replace(event.session, lease="etcd"))
+    token = None if state.token is None else replace(state.token, lease="")
+    return supervise(replace(state, sessions=sessions, token=token), told, now)
+
+
+def trusting(state: State) -> State:
+    """A new leader takes a standby's picture for the fleet, and decides at once."""
+    nodes = {k: replace(x, settled=True, connected=True) for k, x in state.nodes.items()}
+    return replace(state, nodes=nodes, settled_s=state.started_s)
+
+
+def never(*_: Any) -> bool:
+    return False
+
+
+PLANTED = {
+    "no fence": Rules(supervise=any_epoch),
+    "no rule for equal epochs": Rules(supervise=any_leader),
+    "an old session's queue": Rules(supervise=any_session),
+    "decides before the answer": Rules(promoted=trusting),
+    "takes any report": Rules(unfenced=never),
+    "not above what agents tell": Rules(outranked=never, above=lambda stored, _seen: 1 + stored),
+    "two files are one": Rules(supervise=any_file),
+}
