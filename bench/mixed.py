@@ -36,6 +36,8 @@ from tests.gateway.peers import Client, Cut, request
 CONTROL_S, GATEWAY_S, ENGINE_S = 20.0, 60.0, 45.0
 TOKENS = 40
 WORKERS = 12
+#: A replica comes back under its own name: its failures are the kill's for so long.
+EXCUSED_S = 10.0
 #: Resident memory of one kind of process may grow by this much from its early lives to its late ones.
 GROWTH = 1.25
 GROWTH_BYTES = 8 << 20
@@ -65,12 +67,14 @@ class Tally:
         self.done: Counter[str] = Counter()
         self.excused: list[str] = []
         self.failed: list[str] = []
-        #: replicas whose engine was killed: theirs may fail, and nobody else's
-        self.killed: set[str] = set()
+        #: replica -> when its engine was killed: its requests may fail then, and nobody else's, nor later
+        self.killed_s: dict[str, float] = {}
 
     def failure(self, kind: str, why: str, replica: str = "") -> None:
         said = f"{time.strftime('%H:%M:%S')} {kind} {replica}: {why}"
-        theirs = replica in self.killed or any(f"({name})" in why for name in self.killed)
+        since = time.monotonic() - EXCUSED_S
+        lately = [name for name, at_s in self.killed_s.items() if at_s > since]
+        theirs = replica in lately or any(f"({name})" in why for name in lately)
         (self.excused if theirs else self.failed).append(said)
 
 
@@ -240,7 +244,7 @@ class Trouble:
         if not found:
             return
         pid, shard = self.dice.choice(found)
-        self.tally.killed.add(shard.partition("/")[0])
+        self.tally.killed_s[shard.partition("/")[0]] = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self.count["engine killed"] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -134,6 +135,8 @@ async def _use(hands: Hands, record: Record) -> Use | None:
 
 async def _is_asleep(hands: Hands, record: Record, doors: Doors) -> bool:
     said = await probe.fetch(hands.facts.address, record.start.port, doors.asleep, record.api_key)
+    if said.status == HTTPStatus.NOT_FOUND:
+        return False  # started without its doors, so it cannot sleep
     if said.status // 100 != 2:  # noqa: PLR2004  2xx
         msg = f"GET {doors.asleep}: HTTP {said.status}"
         raise LookupError(msg)

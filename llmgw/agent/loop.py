@@ -85,6 +85,8 @@ class Loop:
         #: the token on the disk: the one in the state until a write of it failed
         self.stored = state.token
         self.beat_s = 0.0
+        #: until then nothing is done for the clock's sake: control hears of the engines before they are probed
+        self.quiet_until_s = 0.0
         #: a service manager may want signs of life more often
         self.beat_every_s = HEARTBEAT_S
         self.on_beat: Callable[[], None] = lambda: None
@@ -93,6 +95,10 @@ class Loop:
 
     def post(self, event: Event) -> None:
         self.queue.put_nowait(event)
+
+    def wake(self) -> None:
+        """What is due by now is due at once."""
+        self.post(Tick())
 
     async def snapshot(self, control: str) -> NodeReport:
         """The inventory for `register`; what was accepted before is journaled by then."""
@@ -150,11 +156,11 @@ class Loop:
             while not self.queue.empty():  # what came together is one wake-up
                 self.take(self.queue.get_nowait())
             now = time.monotonic()
-            if now >= self.beat_s:
+            if now >= max(self.beat_s, self.quiet_until_s):
                 self._beat()
 
     async def _next(self) -> Event | Snapshot | Order:
-        due = min(next_due(self.state), self.beat_s)
+        due = max(min(next_due(self.state), self.beat_s), self.quiet_until_s)
         try:
             async with asyncio.timeout(max(due - time.monotonic(), 0.0)):
                 return await self.queue.get()

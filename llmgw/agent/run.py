@@ -12,6 +12,7 @@ import ipaddress
 import os
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -37,7 +38,7 @@ from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
 from llmgw.systemd import Service
 
 log = structlog.get_logger()
-#: So long the first registration may hold up the API.
+#: So long the first registration may hold up the API and the probes.
 FIRST_S = 1.0
 
 
@@ -241,24 +242,28 @@ class _Agent:
 
         loop.on_beat = beat
         loop.beat_every_s = self.service.beats_within(loop.beat_every_s)
+        loop.quiet_until_s = time.monotonic() + FIRST_S if links else 0.0
         tasks.create_task(loop.run())
         tasks.create_task(loop.bound_logs())
         tasks.create_task(self._read_gpus(reading, loop, performer))
         for link in links:
             tasks.create_task(link.run())
-        if listener is not None:
-            tasks.create_task(self._serve(loop, performer, links, listener))
+        tasks.create_task(self._after_first(loop, performer, links, listener))
 
-    async def _serve(
-        self, loop: Loop, performer: Performer, links: list[Link], listener: socket.socket
+    async def _after_first(
+        self, loop: Loop, performer: Performer, links: list[Link], listener: socket.socket | None
     ) -> None:
-        """Control hears of the engines first: the server's modules take as long to load as all of re-attach.
+        """Control hears of the engines first: probing fifty of them, and loading a server, take longer than re-attach.
 
         Who asks meanwhile waits in the listener's queue.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_S):
                 await asyncio.gather(*(link.tried.wait() for link in links[:1]))
+        loop.quiet_until_s = 0.0
+        loop.wake()
+        if listener is None:
+            return
         serve = await asyncio.to_thread(_server)
         await serve(self._view(loop, performer, links), listener)
 

@@ -102,7 +102,8 @@ class Scaling(Keys, frozen=True):
     min: Annotated[Count, _doc("Replicas that always run; 0 = on demand.")] = 0
     max: Annotated[Count | UnsetType, _doc("Replicas at most; default max(min, 1).")] = UNSET
     idle_timeout: Annotated[
-        OrNever, _doc("An on-demand replica is stopped, or sleeps, after this long without a request.")
+        OrNever,
+        _doc("An on-demand replica is stopped, or sleeps, after this long without a request."),
     ] = "10m"
     min_up: Annotated[
         Duration,

@@ -40,8 +40,8 @@ Json = dict[str, Any]
 #: Every answer has all of these.
 BLANK: Json = {
     "schema": SCHEMA, "node": "", "pid": 0, "command": "", "port": 0, "gpus": [], "memory": 0,
-    "model": "", "profile": "", "facts": [], "taken": False, "already": False, "shard": None, "incarnation": None, "state": None, "endpoint": None,
-    "why": None, "hint": None, "exit_code": EXIT_OK,
+    "model": "", "profile": "", "facts": [], "taken": False, "already": False, "shard": None,
+    "incarnation": None, "state": None, "endpoint": None, "why": None, "hint": None, "exit_code": EXIT_OK,
 }  # fmt: skip
 
 

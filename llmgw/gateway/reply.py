@@ -100,8 +100,7 @@ class ReplyReader:
         if not self.parses:
             return self._counted(data)
         if not self.answered:
-            data = self._head(data)
-            return self._checked(data) if self.answered else b""
+            return self._begun(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as e:
@@ -109,6 +108,10 @@ class ReplyReader:
         if self.done or self.plain or self.length is not None:
             return self._checked(data)
         return data  # of a stream, and this is for each event
+
+    def _begun(self, data: bytes) -> bytes:
+        body = self._head(data)
+        return self._checked(body) if self.answered else b""
 
     def _checked(self, data: bytes) -> bytes:
         if self.length is not None:

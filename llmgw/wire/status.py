@@ -148,6 +148,10 @@ def _gpu(gpu: Gpu, held: GpuHeld, drained: str | None) -> Json:
         "unified": gpu.unified,
         "drained": drained,
         "engines": len(held.by),
+        "driver": gpu.driver or None,
+        "link": gpu.link or None,
+        "power_w": gpu.power_w,
+        "power_limit_w": gpu.power_limit_w,
     }
 
 

@@ -18,7 +18,9 @@ from tests.agent.cards import GIB, UUIDS, Cards
 from tests.agent.rig import Rig, until
 
 SLEEPY = [sys.executable, str(Path(__file__).parents[1] / "engines" / "sleepy_engine.py")]
-DOORS = Doors(level=1, asleep="/is_sleeping", sleep=("/sleep?level=1",), wake=("/wake_up {}",), canary=True)
+DOORS = Doors(
+    level=1, asleep="/is_sleeping", sleep=("/sleep?level=1",), wake=("/wake_up {}",), canary=True
+)
 ABOUT: dict[str, Any] = {"shard": "alpha-1/0", "incarnation": "inc-1", "reason": "test"}
 MINE = 10 * GIB
 

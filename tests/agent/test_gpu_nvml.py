@@ -53,6 +53,15 @@ def test_facts_of_a_card(cards: Cards) -> None:
     assert reading["uses"] == [[os.getpid(), UUIDS[0], 2 * GIB]]
 
 
+def test_the_link_of_a_card_now_and_at_most(cards: Cards) -> None:
+    """An x1 riser, or a slot that is shared, is a fact to look for when a model loads slowly."""
+    cards.set(0, link=[1, 8, 4, 16])
+    cards.set(1, link=[0, 0, 0, 0])  # a GB10 has none
+    cards.write()
+    (reading,) = cards.read()
+    assert [g["link"] for g in reading["gpus"]] == ["gen1 x8 of gen4 x16", ""]
+
+
 def test_a70_what_draws_is_listed_with_what_computes_and_counted_once(cards: Cards) -> None:
     cards.set(
         0, procs=[{"pid": 1, "mem": GIB}], graphics=[{"pid": 1, "mem": GIB}, {"pid": 2, "mem": 5}]

@@ -9,6 +9,7 @@ import pytest
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.gpu.facts import Use
+from llmgw.agent.gpu.sysfs import link
 from llmgw.agent.gpu.visible import environment
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.record import Record
@@ -47,6 +48,36 @@ def test_facts_of_an_amd_card(tree: Tree) -> None:
         ),
     )
     assert (reading.measured, reading.blind) == (True, frozenset())
+
+
+def bridge(tree: Tree, at: str, vendor: str, now: str, width: int) -> None:
+    tree.write(f"{at}/vendor", vendor)
+    for which, speed, lanes in (("current", now, width), ("max", "16.0 GT/s PCIe", 16)):
+        tree.write(f"{at}/{which}_link_speed", speed)
+        tree.write(f"{at}/{which}_link_width", lanes)
+
+
+@pytest.mark.parametrize("maker", ["0x1002", "0x8086"])
+def test_the_link_is_the_one_to_the_slot(tree: Tree, maker: str) -> None:
+    """A switch on the card hides it; an Intel card in an Intel board is not told by the board's own port."""
+    port = "sys/devices/pci0000:00/0000:00:01.0"
+    bridge(tree, port, "0x8086", "32.0 GT/s PCIe", 16)
+    bridge(tree, f"{port}/0000:01:00.0", maker, "2.5 GT/s PCIe", 8)
+    bridge(tree, f"{port}/0000:01:00.0/0000:02:00.0", maker, "16.0 GT/s PCIe", 16)
+    card = f"{port}/0000:01:00.0/0000:02:00.0/0000:03:00.0"
+    bridge(tree, card, maker, "2.5 GT/s PCIe", 1)
+    assert link(tree.root / card) == "gen1 x8 of gen4 x16"
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "said"),
+    [("32.0 GT/s PCIe", 4, "gen5 x4 of gen4 x16"), ("Unknown", 16, ""), ("8.0 GT/s PCIe", 0, "")],
+)
+def test_a_link_that_is_not_told_is_none(tree: Tree, speed: str, width: int, said: str) -> None:
+    at = tree.amd(0, RX, vram=8 * GIB)
+    bridge(tree, at, "0x1002", speed, width)
+    (gpu,) = Gpus("auto", tree.root).read().gpus or ()
+    assert gpu.link == said
 
 
 def test_what_a_card_does_not_say_is_left_out(tree: Tree) -> None:

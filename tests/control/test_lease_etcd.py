@@ -13,7 +13,8 @@ import pytest
 from typing_extensions import override
 
 from llmgw.control.files import StoreError
-from llmgw.control.lease import EtcdLease, Holder, LeaseLostError, NotYetError, Store
+from llmgw.control.lease import Holder, LeaseLostError, NotYetError, Store
+from llmgw.control.lease.etcd import EtcdLease
 from tests.control.fake_etcd import FakeEtcd
 from tests.control.pair import until
 from tests.control.test_lease import Epochs

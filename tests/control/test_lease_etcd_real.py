@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from llmgw.control.lease import EtcdLease, Holder, LeaseLostError, store
+from llmgw.control.lease import Holder, LeaseLostError, store
 from llmgw.control.lease.calls import text
+from llmgw.control.lease.etcd import EtcdLease
 from tests.control import real_etcd
 from tests.control.pair import until
 from tests.control.real_etcd import RealEtcd

@@ -14,6 +14,7 @@ from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import TERMINAL, ShardReport
 from llmgw.core.types.plan import (
     DrainReplica,
+    NapReplica,
     Plan,
     Replica,
     RollReplica,
@@ -59,7 +60,7 @@ class Case(Struct):
 def judge(facts: Facts, plan: Plan) -> None:
     """All that will be carried out of a plan."""
     acts = [a for a in plan.actions if not isinstance(a, Wait) and not a.withheld]
-    ends = [a for a in acts if not isinstance(a, StartReplica)]
+    ends = [a for a in acts if not isinstance(a, StartReplica | NapReplica)]
     starts = [a for a in acts if isinstance(a, StartReplica)]
     for end in ends:
         _needed(facts, plan, end)

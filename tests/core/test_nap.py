@@ -178,6 +178,11 @@ def test_a64_one_that_makes_room_falls_asleep_where_that_is_enough() -> None:
     assert actions(decide(state, 502.0)) == ["start beta"]
 
 
+def test_one_that_is_idle_and_in_the_way_too_goes_to_sleep_once() -> None:
+    state = fold(wants(), Demanded(Demand(gateway="g", n=2, waiting={"beta": 1})))
+    assert actions(decide(state, T)) == ["nap alpha", "wait beta"]
+
+
 def test_a64_a_sleeper_that_is_in_the_way_still_goes() -> None:
     state = wants(23, sleeper())
     drain, wait = decide(state, 500.0).actions

@@ -11,8 +11,9 @@ from collections import deque
 from msgspec.structs import replace
 
 from llmgw.core.supervise import initial_state, next_due, supervise, unidentified
+from llmgw.core.supervise.fence import REIGN_S
 from llmgw.core.types import node as n
-from llmgw.core.types.messages import Capacity, Gpu, Token
+from llmgw.core.types.messages import Capacity, Gpu
 from llmgw.core.types.record import Key
 from tests.model.rules import Rules
 from tests.model.values import Agt, Link, Orders, box, put
@@ -80,8 +81,11 @@ def closed(rules: Rules, agent: Agt, to: int, leases: tuple[str, ...]) -> Agt:
     return agent._replace(links=put(agent.links, to, Link(refused=agent.links[to].refused)))
 
 
-def token(agent: Agt) -> Token | None:
-    return agent.core.value.token
+def a_minute_older(agent: Agt) -> Agt:
+    """As if the time of a reign had passed since the control that it obeys was heard last."""
+    state = agent.core.value
+    heard_s = None if state.obeyed_s is None else NOW - REIGN_S
+    return agent._replace(core=box(replace(state, obeyed_s=heard_s)))
 
 
 def fed(rules: Rules, agent: Agt, event: n.Event, leases: tuple[str, ...] = ()) -> Agt:
@@ -104,7 +108,7 @@ def fed(rules: Rules, agent: Agt, event: n.Event, leases: tuple[str, ...] = ()) 
             if isinstance(effect, n.StoreToken):
                 high = max(high, effect.token.epoch)
     return agent._replace(
-        core=box(replace(state, sessions={})),
+        core=box(replace(state, sessions={}, records=dict(sorted(state.records.items())))),
         links=tuple(links),
         alive=frozenset(alive),
         high=high,

@@ -26,6 +26,7 @@ from llmgw.core.types.messages import (
     Command,
     ForgetShard,
     NodeReport,
+    Refusal,
     SendReport,
     ShardReport,
     StopShard,
@@ -37,14 +38,15 @@ from tests.model.rules import Rules
 from tests.model.values import Ctl, Session, bare, box, put
 
 #: One model, wanted once; two of it fit one card, so that nothing but the fence keeps a second one off.
+PROFILE = Profile(
+    name="p",
+    command=("engine",),
+    gpus=1,
+    gpu_memory_bytes=8 * GIB,
+    fingerprints={"default": "f"},
+)
 CATALOG = Catalog(
-    models={
-        "m": Model(
-            name="m",
-            profiles=(Profile(name="p", gpus=1, gpu_memory_bytes=8 * GIB, fingerprints={"default": "f"}),),
-            scaling=Scaling(min=1, max=1),
-        )
-    }
+    models={"m": Model(name="m", profiles=(PROFILE,), scaling=Scaling(min=1, max=1))}
 )
 FENCED = frozenset({"lower_epoch", "other_leader"})
 
@@ -114,28 +116,24 @@ def _pass(control: Ctl) -> tuple[Ctl, frozenset[str]]:
     if not control.leads:
         state = observe(state, s.Announced(lacking), NOW) if lacking else state
         return control._replace(state=box(state)), frozenset()
-    reachable = {x.node: control.sessions[i] is not None for i, x in enumerate(_nodes(control))}
     plan = decide(state, NOW, found)
-    applied = Ours(lambda name: reachable.get(name, False), 0.0).apply(state, plan, NOW)
+    if control.rivals:
+        applied = Applied(state, [(f"n{i}", SendReport()) for i in sorted(control.rivals)])
+    else:
+        sessions = control.sessions
+        performer = Ours(lambda name: sessions[int(name[1:])] is not None, 0.0)
+        applied = performer.apply(state, plan, NOW)
     state = observe(applied.state, s.Announced(lacking), NOW) if lacking else applied.state
     control = control._replace(state=box(state), memory=box(memory_of(state, 0.0)))
     about = set()
     for name, command in applied.commands:
         control = sent(control, int(name[1:]), command)
-        if not isinstance(command, ForgetShard):
+        if not isinstance(command, ForgetShard | SendReport):
             about.add(name)
     for at, session in enumerate(control.sessions):
-        if session is not None and session.told < state.epoch:
+        if session is not None and session.told < state.epoch and not control.rivals:
             control = sent(control, at, SendReport())
     return control, frozenset(about)
-
-
-class _Node(NamedTuple):
-    node: str
-
-
-def _nodes(control: Ctl) -> list[_Node]:
-    return [_Node(f"n{i}") for i in range(len(control.sessions))]
 
 
 class Ours(Performer):
@@ -177,6 +175,7 @@ def registered(rules: Rules, control: Ctl, node: int, report: NodeReport, ids: t
         sessions=put(control.sessions, node, session),
         latest=put(control.latest, node, number),
         seen=max(control.seen, report.epoch_seen),
+        rivals=control.rivals - {node} if taken else control.rivals,
     )
     return turned(control)
 
@@ -184,14 +183,17 @@ def registered(rules: Rules, control: Ctl, node: int, report: NodeReport, ids: t
 class Told(NamedTuple):
     shards: tuple[ShardReport, ...]
     gone: tuple[tuple[str, str], ...]
-    refused: tuple[s.Refusal, ...]
+    refused: tuple[Refusal, ...]
     all: tuple[ShardReport, ...]
 
 
 def heard(control: Ctl, node: int, said: Told) -> tuple[Turn, bool]:
     """News of an agent, and whether the two pictures match afterwards."""
     change = s.ShardsChanged(f"n{node}", said.shards, said.gone, None, None, said.refused)
-    control = control._replace(state=box(observe(control.state.value, change, NOW)))
+    rivals = {node} if any(x.reason == "two_leaders" for x in said.refused) else set()
+    control = control._replace(
+        state=box(observe(control.state.value, change, NOW)), rivals=control.rivals | rivals
+    )
     match = alike(control, node, said.all) and not any(x.reason in FENCED for x in said.refused)
     return turned(control), match
 
@@ -231,7 +233,7 @@ def stopped(control: Ctl) -> tuple[Ctl, int] | None:
     """An operator has the engine that it knows of stopped; another is started when that has ended."""
     for name, node in sorted(control.state.value.nodes.items()):
         for shard in node.shards:
-            if shard.holds and shard.origin == s.REPORTED:
+            if shard.holds and shard.origin == s.REPORTED and control.sessions[int(name[1:])]:
                 order = StopShard(
                     shard=shard.report.shard, incarnation=shard.report.incarnation, reason="operator"
                 )

@@ -106,3 +106,11 @@ PLANTED = {
     "not above what agents tell": Rules(outranked=never, above=lambda stored, _seen: 1 + stored),
     "two files are one": Rules(supervise=any_file),
 }
+
+
+def stricter(state: State, lease: str, report: NodeReport) -> bool:
+    token = (report.epoch_seen, report.leader_uuid)
+    return state.epoch > 1 and token != (state.epoch, state.leader_uuid)
+
+
+PLANTED["strict"] = Rules(unfenced=stricter)

@@ -18,7 +18,7 @@ from llmgw.core.types.record import Key
 from llmgw.core.types.state import State
 
 T = TypeVar("T")
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Box(Generic[T]):
@@ -60,6 +60,7 @@ class Ctl(NamedTuple):
     leads: bool = False
     led: bool = False
     seen: int = 0
+    rivals: frozenset[int] = frozenset()
 
 
 class Link(NamedTuple):
@@ -132,7 +133,13 @@ Message = Asks | Says | Orders
 
 
 class Faults(NamedTuple):
-    """How often each may still happen."""
+    """How often each may still happen.
+
+    `lapses`: the leader's lease ends and it does not know yet; of a file, whose lease ends with its control, it is killed.
+    `rollbacks`: the lease store comes back as it was before anybody led. `repeats`, `losses`: a poll's answer comes twice
+    or not at all, a registration is given up and arrives late. `again`: an agent registers for no reason. `restarts`: of
+    agents. `stops`: an operator stops the engine. `minutes`: time passes, for what is waited for with two files.
+    """
 
     lapses: int = 0
     rollbacks: int = 0
@@ -141,6 +148,7 @@ class Faults(NamedTuple):
     again: int = 0
     restarts: int = 0
     stops: int = 0
+    minutes: int = 0
 
 
 class World(NamedTuple):

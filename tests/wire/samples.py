@@ -60,6 +60,7 @@ GPU = Gpu(
     trouble="it does not answer any more",
     numa=1,
     nvlink=("GPU-7d0c1f8e-2a3b-4c5d-8e9f-0a1b2c3d4e5f",),
+    link="gen1 x8 of gen4 x16",
 )
 RESOURCES = Resources(
     gpu_memory_bytes=18 * GIB, host_memory_bytes=4 * GIB, cpu_cores=4.0, power_w=300.0

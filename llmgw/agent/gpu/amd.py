@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from llmgw.agent.gpu import fdinfo
 from llmgw.agent.gpu.facts import Found, Use
-from llmgw.agent.gpu.sysfs import Card, cards, host_memory, numa, number, text, watts
+from llmgw.agent.gpu.sysfs import Card, cards, host_memory, link, numa, number, text, watts
 from llmgw.core.types.messages import Gpu
 
 VENDOR = "0x1002"
@@ -79,6 +79,7 @@ def _gpu(root: Path, card: Card, kfd: Kfd | None, index: int, taken: set[str]) -
         pci=card.pci,
         driver=card.driver,
         numa=numa(card.device),
+        link=link(card.device),
         compute_capability=_gfx(kfd.target) if kfd else "",
         unified=unified,
         healthy=not errors,

@@ -9,6 +9,23 @@ from llmgw.agent.gpu.xid import Xid
 from llmgw.core.types.messages import Gpu
 
 
+class Link(NamedTuple):
+    """A PCIe link; None or 0 where it is not told."""
+
+    generation: int | None = None
+    width: int | None = None
+
+    def __str__(self) -> str:
+        return f"gen{self.generation} x{self.width}"
+
+
+def linked(now: Link, most: Link) -> str:
+    """As people read it: "gen1 x8 of gen4 x16"; an idle card is slower to save power, and is as wide as ever."""
+    if not all(now):
+        return ""
+    return f"{now} of {most}" if all(most) else str(now)
+
+
 class Use(NamedTuple):
     """A process that computes on a GPU; `memory_bytes` 0 where the driver does not tell."""
 

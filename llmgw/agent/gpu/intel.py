@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmgw.agent.gpu import fdinfo
 from llmgw.agent.gpu.facts import Found, Use
-from llmgw.agent.gpu.sysfs import Card, cards, numa, number, watts
+from llmgw.agent.gpu.sysfs import Card, cards, link, numa, number, watts
 from llmgw.core.types.messages import Gpu
 
 VENDOR = "0x8086"
@@ -42,6 +42,7 @@ def read(root: Path, first: int) -> Found:
             pci=card.pci,
             driver=card.driver,
             numa=numa(card.device),
+            link=link(card.device),
             power_limit_w=_limit_w(card),
         )
         gpus.append(gpu)

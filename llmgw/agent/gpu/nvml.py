@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from llmgw.agent.gpu import sysfs
 from llmgw.agent.gpu.events import Events, asks
-from llmgw.agent.gpu.facts import Found, Use
+from llmgw.agent.gpu.facts import Found, Link, Use, linked
 from llmgw.agent.gpu.near import Near
 from llmgw.agent.gpu.power import PowerLimit
 from llmgw.core.types.messages import Gpu
@@ -164,6 +164,7 @@ class Nvml:
                     vendor="nvidia",
                     pci=whole.pci,
                     driver=card.driver,
+                    link=whole.link,
                     compute_capability=whole.compute_capability,
                     healthy=whole.healthy,
                     trouble=whole.trouble,
@@ -229,6 +230,7 @@ def _gpu(card: _Card, root: Path) -> Gpu:
         "vendor": "nvidia",
         "pci": pci.busId if pci else "",
         "driver": card.driver,
+        "link": _link(handle),
         "power_limit_w": limit_mw / 1000 if limit_mw is not None else None,
         "power_w": power_mw / 1000 if power_mw is not None else None,
         "compute_capability": ".".join(map(str, capability)) if capability else "",
@@ -245,6 +247,20 @@ def _gpu(card: _Card, root: Path) -> Gpu:
         unified=unified,
         healthy=healthy,
         trouble=trouble,
+    )
+
+
+def _link(handle: Any) -> str:
+    """Now, and as wide and fast as card and slot can be (NVML API reference: nvmlDeviceGetMaxPcieLinkWidth)."""
+    return linked(
+        Link(
+            _or(None, pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+            _or(None, pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        ),
+        Link(
+            _or(None, pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            _or(None, pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        ),
     )
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from llmgw.agent.gpu.facts import Link, linked
+
+#: GT/s of a lane -> generation (kernel: include/linux/pci.h, enum pci_bus_speed).
+GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 DISPLAY_CLASS = "0x03"
 #: What the host uses changes all the time; told in steps it does not change with every reading.
 STEP_BYTES = 64 << 20
@@ -48,6 +52,28 @@ def numa(device: Path) -> int | None:
     """The NUMA node of a PCI device; -1 says that the firmware does not tell (kernel: sysfs-bus-pci, numa_node)."""
     found = number(device / "numa_node")
     return None if found is None or found < 0 else found
+
+
+def link(device: Path) -> str:
+    """The PCIe link of a card to its slot (kernel: sysfs-bus-pci, current_link_speed and current_link_width).
+
+    Cards with a switch of their own (Navi, Arc) tell of a link within the card, so that of the outermost bridge of the
+    same maker counts; the port of the board that it is plugged into is never one of those.
+    """
+    at = device.resolve()
+    maker = text(at / "vendor")
+    while text(at.parent / "vendor") == maker and text(at.parent.parent / "vendor") is not None:
+        at = at.parent
+    now, most = (
+        Link(_generation(at / f"{which}_link_speed"), number(at / f"{which}_link_width"))
+        for which in ("current", "max")
+    )
+    return linked(now, most)
+
+
+def _generation(path: Path) -> int | None:
+    """`16.0 GT/s PCIe` is generation 4; `Unknown` is none."""
+    return GENERATIONS.get((text(path) or "").partition(" ")[0].removesuffix(".0"))
 
 
 def watts(path: Path) -> float | None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmgw.control.lease.base import Epochs, Holder, Lease, LeaseLostError, NotYetError
-from llmgw.control.lease.etcd import EtcdLease
 from llmgw.control.lease.file import FileLease
 from llmgw.control.lease.locks import Flock
 from llmgw.control.lease.spec import Store, check, store
 
 __all__ = [
     "Epochs",
-    "EtcdLease",
     "FileLease",
     "Flock",
     "Holder",
@@ -36,4 +34,7 @@ def lease(spec: str, inventory: Path, epochs: Epochs, *, standby: bool = False) 
     where = check(spec)
     if where is None:
         return FileLease(inventory, epochs, standby=standby)
+    # httpx is not for those that only read the inventory (P10).
+    from llmgw.control.lease.etcd import EtcdLease  # noqa: PLC0415
+
     return EtcdLease(where, epochs)

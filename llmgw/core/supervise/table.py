@@ -16,7 +16,13 @@ _ANY = {"retry": "pending", "fail": "stopping", "stop": "stopping", "cannot_tell
 
 TABLE: dict[str, dict[str, str]] = {
     "pending": {"spawned": "starting", **_ANY},
-    "starting": {"sleep": "asleep", "loading": "loading", "answers": "ready", "overdue": "unhealthy", **_ANY},
+    "starting": {
+        "sleep": "asleep",
+        "loading": "loading",
+        "answers": "ready",
+        "overdue": "unhealthy",
+        **_ANY,
+    },
     "loading": {"answers": "ready", "overdue": "unhealthy", **_ANY},
     "ready": {"probes_fail": "unhealthy", "drain": "draining", "sleep": "asleep", **_ANY},
     "unhealthy": {"answers": "ready", "drain": "draining", **_ANY},

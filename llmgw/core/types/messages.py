@@ -45,7 +45,6 @@ STARTING = frozenset({"pending", "starting", "loading"})
 #: Has come up: ready, or was ready. `draining` still answers, `asleep` does not.
 LIVE = frozenset({"ready", "unhealthy", "draining", "asleep"})
 
-
 #: `Start.health` of a worker that speaks no HTTP: it is up once its own port is listened on.
 LISTENS = "tcp"
 WORKERS_FIRST = "workers_first"
@@ -59,7 +58,7 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
 
     `healthy` False: not for new work, `trouble` says why; `lost`: it does not answer at all any more (F72). A healthy
     one may have `trouble` too. `unified`: its memory is the host's, the same bytes. `selector`: how the vendor's
-    runtime is told of it where that is not the uuid. `numa`: of its slot; `nvlink`: uuids of the cards it is linked to.
+    runtime is told of it where not by uuid. `numa`: of its slot; `nvlink`: to which uuids; `link`: PCIe, now and at most.
     """
 
     uuid: str
@@ -80,6 +79,7 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
     trouble: str = ""
     numa: int | None = None
     nvlink: tuple[str, ...] = ()
+    link: str = ""
 
 
 class Resources(Struct, frozen=True, kw_only=True, gc=False):

@@ -41,15 +41,15 @@ class Given:
         self.sim.lease.kind = "etcd"
 
     def do_node(self, words: list[str], keys: Keys) -> None:
-        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W] [circuit=C] [labels=A:B]`: a host with GPUs of so many GiB.
+        """`node NAME [gpus=24,24] [host=64] [cores=16] [power=W] [circuit=C]`: a host with GPUs of so many GiB.
 
-        numa=0,0,1: of each GPU its NUMA node. No agent runs on it yet.
+        labels=A:B,…; numa=0,0,1: of each GPU its NUMA node. No agent runs on it yet.
         """
         (name,) = words
         sizes = [s for s in keys.get("gpus", "").split(",") if s]
-        numa = [int(n) for n in keys.get("numa", "").split(",") if n] or [None] * len(sizes)
+        numa = dict(enumerate(int(n) for n in keys.get("numa", "").split(",") if n))
         gpus = tuple(
-            Gpu(uuid=f"{name}-gpu{i}", index=i, memory_bytes=int(size) * GIB, numa=numa[i])
+            Gpu(uuid=f"{name}-gpu{i}", index=i, memory_bytes=int(size) * GIB, numa=numa.get(i))
             for i, size in enumerate(sizes)
         )
         capacity = Capacity(
@@ -186,7 +186,9 @@ def _profile(name: str, keys: Keys) -> Profile:
 def _fallback(name: str, keys: Keys) -> tuple[Profile, ...]:
     if "fallback" not in keys:
         return ()
-    return (_profile(name, keys | {"gpus": "0", "profile": keys["fallback"], "print": f"{name}-cpu"}),)
+    return (
+        _profile(name, keys | {"gpus": "0", "profile": keys["fallback"], "print": f"{name}-cpu"}),
+    )
 
 
 def _pairs(text: str) -> dict[str, str]:
