@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: wheel binary deb venv engine model test test-vllm beds soak check fmt docs demo bench lock clean preflight
+.PHONY: wheel binary deb venv engine model test test-vllm test-clients clients beds soak check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -50,6 +50,16 @@ test: venv engine
 	scripts/check
 	scripts/test
 
+# The official SDKs, curl and others against a real llama-server behind the gateway.
+test-clients: venv engine model clients
+	$(BIN)/pytest tests/clients
+clients: build/clients/.done
+build/clients/.done: requirements-clients.lock | preflight
+	echo "installing clients to test with (111 MB)"
+	$(PYTHON) -m venv --clear build/clients
+	build/clients/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements-clients.lock
+	touch $@
+
 # Random histories of a fleet beyond those of CI, for as long as you like; each failure is a line, with its seed.
 MINUTES ?= 480
 soak: venv
@@ -91,6 +101,7 @@ lock: | preflight
 	build/lock/bin/uv pip compile $(LOCK) --upgrade --extra test --extra dev -o requirements.lock pyproject.toml
 	build/lock/bin/uv pip compile $(LOCK) --upgrade --no-deps -o requirements-engine.lock requirements-engine.in
 	build/lock/bin/uv pip compile $(LOCK) --upgrade --no-deps -o requirements-demo.lock requirements-demo.in
+	build/lock/bin/uv pip compile $(LOCK) --upgrade -o requirements-clients.lock requirements-clients.in
 
 clean:
 	rm -rf $(VENV) build dist .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

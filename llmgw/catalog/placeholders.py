@@ -55,7 +55,6 @@ def check_mount(text: str) -> None:
     found = mount.parse(text)
     if found is None:
         refuse(f"{quoted(text)} is no mount", "write SOURCE:TARGET or SOURCE:TARGET:ro")
-        return
     check_argument(text)
     for path in (found.source, found.target):
         why = mount.wrong(path)

@@ -7,9 +7,11 @@ any verb.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import typer
 
@@ -20,7 +22,7 @@ from llmgw.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LlmgwE
 EXIT_PIPE = 141
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 #: Whose code writes the answer: the last of a traceback that ends where that failed.
-_WRITERS = ("typer.", "click.", "rich.", "llmgw.cli.", "llmgw.render.")
+_WRITERS = ("typer.", "click.", "llmgw.cli.", "llmgw.render.")
 SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN", "LLMGW_ETCD_PASSWORD")
 
 
@@ -34,7 +36,24 @@ def run(argv: list[str]) -> int:
         completion_init()
     argv, debug = _anywhere(argv)
     app = program(_meant(argv, list(VERBS)))
-    return through(lambda: app(argv, prog_name="llmgw", standalone_mode=False), debug=debug)
+
+    def call() -> object:
+        _streams()
+        return app(argv, prog_name="llmgw", standalone_mode=False)
+
+    return through(call, debug=debug)
+
+
+def _streams() -> None:
+    """What this terminal or file cannot spell is spelled out instead of failing (LC_ALL=C, PYTHONIOENCODING=ascii).
+
+    One that is closed (`>&-`, `2>&-`, `<&-`) is one that nobody reads or types on; an error must not go to stdout then.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _meant(argv: list[str], verbs: list[str]) -> list[str]:

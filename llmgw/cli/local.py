@@ -19,6 +19,7 @@ def status_of(report: Json, why: str) -> Json:
         replicas.setdefault(replica, []).append(shard)
     node = report["node"]
     running = [s for s in report.get("shards") or () if s.get("state") not in ENDED]
+    drawn = [g["power_w"] for g in report.get("gpus") or () if g.get("power_w") is not None]
     return {
         "schema": "llmgw.status/1",
         "leader": None,
@@ -34,8 +35,9 @@ def status_of(report: Json, why: str) -> Json:
                 "since": None,
                 "version": report.get("version"),
                 "gpus": [_gpu(g) for g in report.get("gpus") or ()],
-                "power_w": None,
+                "power_w": sum(drawn) if drawn else None,
                 "power_budget_w": (report.get("capacity") or {}).get("power_w"),
+                "foreign": [_foreign(f) for f in report.get("foreign") or ()],
                 "engines": len(running),
             }
         ],
@@ -55,6 +57,23 @@ def _gpu(gpu: Json) -> Json:
         "reserved": None,
         "used": gpu.get("memory_used", 0),
         "foreign": None,
+        "healthy": gpu.get("healthy"),
+        "lost": gpu.get("lost"),
+        "trouble": gpu.get("trouble") or None,
+        "driver": gpu.get("driver") or None,
+        "link": gpu.get("link") or None,
+        "power_w": gpu.get("power_w"),
+        "power_limit_w": gpu.get("power_limit_w"),
+    }
+
+
+def _foreign(process: Json) -> Json:
+    about = {key: process.get(key) for key in ("pid", "command")}
+    return about | {
+        "gpu": process.get("gpu") or None,
+        "memory": process.get("memory") or 0,
+        "port": process.get("port") or 0,
+        "shard": process.get("shard") or None,
     }
 
 

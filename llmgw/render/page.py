@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple, TextIO
 
-BAD = "bold red"
-WARN = "yellow"
-GOOD = "green"
-DIM = "dim"
+#: Looks, as terminals are told of them (ECMA-48, Select Graphic Rendition).
+BAD, WARN, GOOD, DIM, HEAD = "1;31", "33", "32", "2", "1"
+#: Between two columns, and what a column keeps when there is little room.
+GAP, LEAST = 2, 8
 #: First word of a cell -> how it looks where there is colour.
 STYLES = {
     "ready": GOOD,
@@ -47,7 +48,7 @@ STYLES = {
 
 
 class Table(NamedTuple):
-    """Without a head when `head` is (). The last column is prose: on a terminal it is the one that wraps."""
+    """Without a head when `head` is (). The widest column, which is prose, wraps first on a terminal."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -69,11 +70,12 @@ def look(choice: str, stream: TextIO | None = None) -> Look:
 
 def show(page: Iterable[Table | str], look: Look, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
-    page = [_visible(part) for part in page]
-    if look.terminal or look.color:
-        _rich(page, look, stream)
-    else:
-        stream.write(plain(page))
+    width = 0
+    if look.terminal:
+        import shutil  # noqa: PLC0415 - only a terminal pays for it
+
+        width = shutil.get_terminal_size().columns
+    stream.write(text([_visible(part) for part in page], width=width, color=look.color))
     stream.flush()
 
 
@@ -91,55 +93,100 @@ def _spelled(text: str) -> str:
 
 
 def plain(page: Iterable[Table | str]) -> str:
-    return "".join(
-        f"{line}\n" for part in page for line in ([part] if isinstance(part, str) else lines(part))
+    return text(page)
+
+
+def text(page: Iterable[Table | str], *, width: int = 0, color: bool = False) -> str:
+    """`width` 0: as wide as it is. A line of prose is left to the terminal to wrap, so that it can be copied whole."""
+    lines = (
+        line
+        for part in page
+        for line in (
+            [_coloured(part, color=color)]
+            if isinstance(part, str)
+            else _lines(part, width, color=color)
+        )
     )
+    return "".join(f"{line}\n" for line in lines)
 
 
-def lines(table: Table) -> list[str]:
-    """Columns two spaces apart, as wide as their widest cell; never cut."""
+def _lines(table: Table, width: int, *, color: bool) -> Iterator[str]:
+    """Columns two spaces apart, as wide as their widest cell; where there is no room for that cells go over lines.
+
+    Nothing is ever cut: what is too narrow even for that is shown row by row.
+    """
     rows = [list(row) for row in (table.head, *table.rows) if row]
-    count = max((len(row) for row in rows), default=0)
-    wide = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(count)]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=False)).rstrip()
-        for row in rows
-    ]
+    wide = [max(map(_cells, column)) for column in zip_longest(*rows, fillvalue="")]
+    if width and not _narrowed(wide, table.head, width):
+        yield from _one_by_one(table, width, color=color)
+        return
+    for number, row in enumerate(rows):
+        head = bool(table.head) and not number
+        looks = [HEAD if head else style(cell) for cell in row]
+        folded = [_folded(cell, wide[i]) for i, cell in enumerate(row)]
+        for parts in zip_longest(*folded, fillvalue=""):
+            yield _joined(parts, looks, wide, color=color)
 
 
-def _rich(parts: list[Table | str], look: Look, stream: TextIO) -> None:
-    import shutil  # noqa: PLC0415 - only a terminal pays for it
+def _joined(
+    parts: Sequence[str], styles: Sequence[str], wide: Sequence[int], *, color: bool
+) -> str:
+    line, pad = "", 0
+    for part, look, room in zip(parts, styles, wide, strict=False):
+        if part:
+            line += " " * pad + (f"\x1b[{look}m{part}\x1b[0m" if color and look else part)
+            pad = 0
+        pad += room - _cells(part) + GAP
+    return line
 
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table as Grid  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
-    width = shutil.get_terminal_size().columns if look.terminal else 10_000
-    console = Console(
-        file=stream,
-        width=width,
-        force_terminal=look.color,
-        color_system="auto" if look.color and look.terminal else "standard" if look.color else None,
-        no_color=not look.color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    for part in parts:
-        if isinstance(part, str):
-            console.print(Text(part, style=style(part)), soft_wrap=True)
-            continue
-        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(part.head))
-        count = max((len(r) for r in (part.head, *part.rows)), default=0)
-        for i in range(count):
-            title = part.head[i] if i < len(part.head) else ""
-            last = i == count - 1
-            grid.add_column(
-                title, overflow="fold", no_wrap=not last, header_style="bold" if look.color else ""
-            )
-        for row in part.rows:
-            grid.add_row(*(Text(cell, style=style(cell)) for cell in row))
-        console.print(grid)
+def _narrowed(wide: list[int], head: Sequence[str], width: int) -> bool:
+    """Takes from the widest columns until all fit; False where none can give any more."""
+    named = [*map(len, head), *(0 for _ in wide[len(head) :])]
+    least = [min(w, max(LEAST, n)) for w, n in zip(wide, named, strict=True)]
+    while sum(wide) + GAP * (len(wide) - 1) > width:
+        room, most = max((w - m, i) for i, (w, m) in enumerate(zip(wide, least, strict=True)))
+        if not room:
+            return False
+        wide[most] -= 1
+    return True
+
+
+def _one_by_one(table: Table, width: int, *, color: bool) -> Iterator[str]:
+    """A row as lines of its own, a cell each with its head before it; what is empty or `-` is left out."""
+    named = max(map(len, table.head), default=0)
+    for number, row in enumerate(table.rows):
+        if number:
+            yield ""
+        for name, cell in zip_longest(table.head, row, fillvalue=""):
+            if cell in {"", "-"}:
+                continue
+            room = width - named - GAP if named else width
+            for part in _folded(cell, room if room >= LEAST else width):
+                yield _joined((name, part), (HEAD, style(cell)), (named, 0), color=color)
+                name = ""  # noqa: PLW2901 - said once
+
+
+def _folded(cell: str, room: int) -> list[str]:
+    if _cells(cell) <= room:
+        return [cell]
+    import textwrap  # noqa: PLC0415 - only a narrow terminal pays for it
+
+    return textwrap.wrap(cell, room)
+
+
+def _cells(text: str) -> int:
+    """How many places it takes on a terminal; those of the East are two wide."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import east_asian_width  # noqa: PLC0415
+
+    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _coloured(line: str, *, color: bool) -> str:
+    look = style(line) if color else ""
+    return f"\x1b[{look}m{line}\x1b[0m" if look else line
 
 
 def style(cell: str) -> str:

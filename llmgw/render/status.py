@@ -10,15 +10,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from llmgw.render import nodes as words
 from llmgw.render.leader import lacking, leaders
 from llmgw.render.page import Table, age
 
 Json = dict[str, Any]
-NODE_HEAD = ["NODE", "STATE", "GPU", "MEMORY", "POWER", "ENGINES"]
 MODEL_HEAD = ["MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE"]
 PLACE_HEAD = ["NODE", "PROFILE", "TAKES", "WHY"]
-NODE_WIDE, MODEL_WIDE = ["FOREIGN", "VERSION"], ["PROFILE", "PID", "ENDPOINT", "NOTE"]
+MODEL_WIDE = ["PROFILE", "PID", "ENDPOINT", "NOTE"]
 GIB = 1 << 30
+#: Of a load; less of it says nothing of how fast it is.
+LEAST_DONE = 0.05
 #: A model in one of these states is as its catalog wants it.
 FINE = frozenset({"ready", "loaded", "unloaded", "loading", "starting", "asleep", "stopped"})
 
@@ -27,17 +29,19 @@ def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> l
     """`name`: what `narrow` was asked for; `now_s` is wall time, for ages."""
     indices = {g["uuid"]: str(g["index"]) for n in status["nodes"] for g in n["gpus"] or ()}
     nodes, replicas = status["nodes"], status["replicas"]
-    node_rows = [row for n in nodes for row in _node(n, wide=wide)]
+    node_rows = [row for n in nodes for row in words.rows(n, wide=wide)]
     rows = [row for r in replicas for row in _replica(r, status, indices, wide=wide, now_s=now_s)]
     running = {r["model"] for r in replicas}
     rows += [_model(m, wide=wide) for m in status["models"] if m["name"] not in running]
     parts: list[Table | str] = []
     if node_rows:
-        parts.append(Table(NODE_HEAD + (NODE_WIDE if wide else []), node_rows))
+        parts.append(Table(words.HEAD + (words.WIDE if wide else []), node_rows))
     elif not name:
         parts.append("no node has registered")
     if rows:
         parts.append(Table(MODEL_HEAD + (MODEL_WIDE if wide else []), sorted(rows)))
+    if wide:
+        parts += words.others(nodes)
     places = [_place(p) for m in status["models"] for p in m.get("places") or ()]
     if places:
         parts.append(Table(PLACE_HEAD, places))
@@ -88,6 +92,7 @@ def notes(status: Json) -> list[str]:
         )
     said += _drained(status)
     said += complaints(status)
+    said += _rolls(status)
     said += [_pending(s) for s in status.get("stops_pending") or ()]
     return said
 
@@ -114,9 +119,24 @@ def _leaving(engines: int) -> str:
 
 def _pending(stop: Json) -> str:
     """What holds it back stands above, once for all of them."""
-    at = f", at {_clock(stop['at'])}" if stop["at"] else ""
+    why = str(stop.get("why") or "")
+    drains = why.startswith("draining: ")
+    at = f", {'at the latest ' if drains else ''}at {_clock(stop['at'])}" if stop["at"] else ""
     held = ", held back" if stop.get("withheld") else ""
-    return f"stop pending: {stop['shard']}, {stop['reason']}{at}{held}"
+    return f"stop pending: {stop['shard']}, {stop['reason']}{at}{held}{': ' if why else ''}{why}"
+
+
+def _rolls(status: Json) -> Iterator[str]:
+    """How far a model is with what its catalog says now."""
+    for model in status["models"]:
+        mine = [r for r in status["replicas"] if r["model"] == model["name"]]
+        old = [r for r in mine if r.get("drift") and r["state"] not in {"stopped", "failed"}]
+        if old:
+            new = sum(r["state"] == "ready" and not r.get("drift") for r in mine)
+            yield (
+                f"roll of {model['name']}: {new} of {new + len(old)} run as the catalog says now; "
+                f"{old[0]['replica']}: {old[0]['drift']}"
+            )
 
 
 def complaints(status: Json) -> list[str]:
@@ -138,6 +158,10 @@ def _complaints(status: Json) -> Iterator[str]:
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
             yield f"warning: {_lacking(model)}"
+    for replica in status["replicas"]:
+        if replica.get("breaker") == "open":
+            why = f": {replica['breaker_why']}" if replica.get("breaker_why") else ""
+            yield f"warning: the breaker of {replica['replica']} is open, no request goes there{why}"
     for warning in status.get("warnings") or ():
         yield f"warning: {warning}"
 
@@ -154,45 +178,6 @@ def _sentence(value: object) -> str:
     return str(value.get("why") or value) if isinstance(value, dict) else str(value)
 
 
-def _node(node: Json, *, wide: bool) -> list[list[str]]:
-    """One line a GPU; a node without any is one line."""
-    power = _of(node.get("power_w"), node.get("power_budget_w"), "W", "{:.0f}")
-    first = [node["node"], node["state"]]
-    rows = []
-    for gpu in node["gpus"] or [None]:
-        device = f"{gpu['index']} {_short(gpu['name'])}{_health(gpu)}".strip() if gpu else "-"
-        memory = _of(gpu["used"] / GIB, gpu["memory"] / GIB, "GiB", "{:.1f}") if gpu else "-"
-        row = [*first, device, memory, power, str(node["engines"])]
-        if wide:
-            foreign = gpu.get("foreign") if gpu else None
-            row += [f"{foreign / GIB:.1f} GiB" if foreign else "-", node.get("version") or "-"]
-        rows.append(row)
-        first, power = ["", ""], ""
-    for row in rows[1:]:
-        row[5] = ""
-    return rows
-
-
-def _health(gpu: Json) -> str:
-    """What is wrong with it is among the warnings."""
-    if gpu.get("lost"):
-        return " (lost)"
-    if gpu.get("drained"):
-        return " (draining)" if gpu["engines"] else " (drained)"
-    return "" if gpu.get("healthy", True) else " (not healthy)"
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
-def _of(used: float | None, whole: float | None, unit: str, form: str) -> str:
-    if used is None and whole is None:
-        return "-"
-    shown = [form.format(v) if v is not None else "-" for v in (used, whole)]
-    return f"{'/'.join(shown)} {unit}"
-
-
 def _replica(
     replica: Json, status: Json, indices: dict[str, str], *, wide: bool, now_s: float
 ) -> list[list[str]]:
@@ -206,9 +191,9 @@ def _replica(
             replica["replica"] if len(replica["shards"]) < 2 else shard["shard"],  # noqa: PLR2004
             shard.get("node") or "-",
             gpus,
-            _state(replica, shard),
+            _state(replica, shard, now_s),
             _requests(replica, model) if lead else "-",
-            _idle(replica, model) if lead else "-",
+            _idle(replica, model, now_s) if lead else "-",
             age(now_s - since) if (since := _epoch(replica.get("since"))) is not None else "-",
             _where(shard),
         ]
@@ -224,17 +209,25 @@ def _replica(
     return rows
 
 
-def _state(replica: Json, shard: Json) -> str:
+def _state(replica: Json, shard: Json, now_s: float) -> str:
     state = str(shard.get("state") or replica["state"])
     progress = shard.get("progress")
     if progress is not None and state in {"starting", "loading"}:
-        return f"{state} {progress * 100:.0f}%"
+        return f"{state} {progress * 100:.0f}%{_eta(replica, progress, now_s)}"
     whole = replica["state"]
     return (
         f"{state} ({whole})"
         if whole in {"assembling", "degraded", "draining"} and whole != state
         else state
     )
+
+
+def _eta(replica: Json, progress: float, now_s: float) -> str:
+    """If the rest goes as fast as what is done; of a beginning that says nothing."""
+    since = _epoch(replica.get("since"))
+    if since is None or not LEAST_DONE <= progress < 1:
+        return ""
+    return f" eta {age((now_s - since) * (1 - progress) / progress)}"
 
 
 def _requests(replica: Json, model: Json | None) -> str:
@@ -244,13 +237,14 @@ def _requests(replica: Json, model: Json | None) -> str:
     return f"{waiting}w" if waiting and replica["state"] != "ready" else "-"
 
 
-def _idle(replica: Json, model: Json | None) -> str:
+def _idle(replica: Json, model: Json | None, now_s: float) -> str:
     if model is None or replica["state"] != "ready":
         return "-"
     if replica.get("in_flight"):
         return "busy"
     until = model.get("idle_until")
-    return _clock(until) if until else "never"
+    at = _epoch(until)
+    return f"{_clock(until)} in {age(at - now_s)}" if at is not None else "never"
 
 
 def _asleep(shard: Json) -> str:

@@ -56,7 +56,8 @@ class Etcds:
     """Three servers; `copied` and `put_back` are a backup of a store that stands still."""
 
     def __init__(self, bridge: Bridge, folder: Path) -> None:
-        self.bridge, self.folder = bridge, folder
+        self.bridge, self.folder = bridge, folder / "etcd"
+        self.folder.mkdir()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.program = real_etcd.program()
 
@@ -133,7 +134,7 @@ class Several:
     @staticmethod
     def _model(name: str, least: int = 1) -> Json:
         command = fake("--host", "${host}", "--alias", name)
-        return model(command, least=least, gpus=1, gpu_memory="10GiB")
+        return model(command, least=least, gpus=1, gpu_memory="10GiB", insecure=True)
 
     # -- parts
 

@@ -4,7 +4,7 @@ import sys
 import time
 
 from tests.model.explore import explore
-from tests.model.rules import PLANTED, Rules
+from tests.model.rules import PLANTED, RIGHT, Rules
 from tests.model.steps import Model
 from tests.model.values import Faults
 
@@ -12,7 +12,7 @@ from tests.model.values import Faults
 def main() -> None:
     lease, nodes, worlds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     faults = Faults(**{k: int(v) for k, v in (x.split("=") for x in sys.argv[4].split(",") if x)})
-    rules = PLANTED[sys.argv[5]] if len(sys.argv) > 5 else Rules()
+    rules = {**PLANTED, "right": RIGHT, "": Rules()}[sys.argv[5]]
     began = time.process_time()
     model = Model(lease, rules)
     found = explore(model, model.start(nodes, faults), worlds=worlds)

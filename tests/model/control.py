@@ -98,6 +98,12 @@ def rises(control: Ctl, epoch: int) -> Ctl:
     return control._replace(state=box(replace(control.state.value, epoch=epoch)))
 
 
+def quiet(control: Ctl) -> Turn:
+    """No further node has registered for so long that it waits for none (A47)."""
+    later = observe(control.state.value, s.Tick(), NOW + s.QUIET_S)
+    return turned(control._replace(state=box(later)))
+
+
 def turned(control: Ctl) -> Turn:
     """Passes until one changes nothing, as the loop's do after each fact; with no time between them."""
     about: frozenset[str] = frozenset()

@@ -93,24 +93,26 @@ def trusting(state: State) -> State:
     return replace(state, nodes=nodes, settled_s=state.started_s)
 
 
-def never(*_: Any) -> bool:
-    return False
-
-
-PLANTED = {
-    "no fence": Rules(supervise=any_epoch),
-    "no rule for equal epochs": Rules(supervise=any_leader),
-    "an old session's queue": Rules(supervise=any_session),
-    "decides before the answer": Rules(promoted=trusting),
-    "takes any report": Rules(unfenced=never),
-    "not above what agents tell": Rules(outranked=never, above=lambda stored, _seen: 1 + stored),
-    "two files are one": Rules(supervise=any_file),
-}
-
-
-def stricter(state: State, lease: str, report: NodeReport) -> bool:
+def asked_anew(state: State, lease: str, report: NodeReport) -> bool:  # noqa: ARG001
+    """No report counts that was taken before its agent stored our epoch, unless nobody led before."""
     token = (report.epoch_seen, report.leader_uuid)
     return state.epoch > 1 and token != (state.epoch, state.leader_uuid)
 
 
-PLANTED["strict"] = Rules(unfenced=stricter)
+def never(*_: Any) -> bool:
+    return False
+
+
+RIGHT = Rules(unfenced=asked_anew)
+
+PLANTED = {
+    "no fence": RIGHT._replace(supervise=any_epoch),
+    "no rule for equal epochs": RIGHT._replace(supervise=any_leader),
+    "an old session's queue": RIGHT._replace(supervise=any_session),
+    "decides before the answer": RIGHT._replace(promoted=trusting),
+    "takes any report": RIGHT._replace(unfenced=never),
+    "not above what agents tell": RIGHT._replace(
+        outranked=never, above=lambda stored, _seen: 1 + stored
+    ),
+    "two files are one": RIGHT._replace(supervise=any_file),
+}

@@ -56,7 +56,8 @@ class Model:
         return World(both, boxes, faults=faults)
 
     def steps(self, world: World) -> Iterator[Step]:
-        for found in (*self._leads(world), *self._talks(world), *self._arrives(world), *self._breaks(world)):
+        moves = [*self._leads(world), *self._talks(world), *self._arrives(world)]
+        for found in (*(moves or self._waits(world)), *self._breaks(world)):
             yield found._replace(world=canonical(_judged(found.world)))
 
     def _once(self, f: Callable[..., Any], *args: Any) -> Any:
@@ -90,14 +91,21 @@ class Model:
             world = world._replace(known=frozenset(state.nodes))
         for name in sorted(turn.about):
             agent = world.agents[int(name[1:])]
-            first = state.leader_uuid == "L1"  # there is nobody to fence off
-            if not __import__("os").environ.get("LAX") and self.lease != "files" and not first and agent.high < state.epoch:
+            # Of epoch 1 nobody led before, as far as anybody tells: there is nobody to fence off.
+            if not __import__("os").environ.get("LAX") and self.lease != "files" and agent.high < state.epoch > 1:
                 why = (
                     "nothing is decided before the fencing answer: "
                     f"{control.name} decides about {name} with epoch {state.epoch}, which stored {agent.high}"
                 )
                 world = world._replace(wrong=world.wrong or why)
         return world
+
+    def _waits(self, world: World) -> Iterator[Step]:
+        """Only where nothing else is under way: calls end well before this."""
+        for at, control in enumerate(world.controls):
+            if control.leads and control.state.value.settling:
+                turn = self._once(controls.quiet, control)
+                yield Step(f"{control.name} hears of no other node", self._turned(world, at, turn))
 
     # ------------------------------------------------ agents and controls talk
 
