@@ -17,10 +17,21 @@ from llmgw.errors import UsageError
 CONTROL_LISTEN, GATEWAY_LISTEN, AGENT_LISTEN = "127.0.0.1:8801", "127.0.0.1:8800", "127.0.0.1:8802"
 CONTROL_URL = f"http://{CONTROL_LISTEN}"
 AGENT_URL = f"http://{AGENT_LISTEN}"
+PIN_DIGITS = 64
 SYSTEM_CATALOG = Path("/etc/llmgw/catalog.yaml")
 SYSTEM_STATE = Path("/var/lib/llmgw")
 
 File = Mapping[str, str | tuple[str, ...]]
+#: How a control was reached last, in its state dir: for the command line of the same box.
+URL_FILE = "url"
+JOIN_FILE = "join.json"
+
+
+class Trust(NamedTuple):
+    """Whom to believe over TLS: `pins` are hashes of certificates, `ca` is a file of authorities; else the system's."""
+
+    pins: tuple[str, ...] = ()
+    ca: str = ""
 
 
 class Address(NamedTuple):
@@ -34,6 +45,16 @@ class Address(NamedTuple):
     @property
     def url(self) -> str:
         return f"http://{self}"
+
+    @property
+    def every(self) -> bool:
+        return self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared
+
+    @property
+    def near(self) -> Address:
+        """How this box itself reaches it."""
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared
+        return Address(near, self.port)
 
     # `override` would need typing_extensions, which `llmgw status` has no time for.
     def __str__(self) -> str:  # type: ignore[explicit-override]
@@ -65,6 +86,10 @@ class Given:
         if key in self._file:
             return self._file[key], f"{key} in {self._path}"
         return None, ""
+
+    def beside(self, env: Mapping[str, str]) -> Given:
+        """The same with this environment under the one that there is."""
+        return Given(self._flags, {**env, **self._env}, self._file, self._path)
 
     def flag(self, key: str) -> bool:
         """Whether it was named on the command line itself."""
@@ -131,6 +156,70 @@ def address(text: str, where: str) -> Address:
         msg = f"{where}: {text!r} is not HOST:PORT"
         raise UsageError(msg, "write it like 127.0.0.1:8801; a port is 1 to 65535")
     return Address(host, int(port))
+
+
+def trust(given: Given, *urls: str, before: Trust = Trust()) -> Trust:  # noqa: B008 - immutable
+    """`--pin` and `--ca`, else what is remembered. A pin for plain HTTP would be a promise that nobody keeps."""
+    found = tuple(checked_pin(text) for text in given.items("pin", before.pins))
+    for url in urls:
+        if found and url.startswith("http://") and not _near(url):
+            msg = f"{url} is plain HTTP, and a certificate is pinned"
+            raise UsageError(msg, f"write https://{url.removeprefix('http://')}, or leave --pin out")
+    return Trust(found, given.text("ca", before.ca))
+
+
+def checked_pin(text: str) -> str:
+    kind, _, digits = text.strip().lower().partition(":")
+    if kind != "sha256" or len(digits) != PIN_DIGITS or not set(digits) <= set("0123456789abcdef"):
+        msg = f"--pin {text[:80]!r} is no hash of a certificate"
+        raise UsageError(msg, "`llmgw token` on control's box prints it: sha256: and 64 hex digits")
+    return f"{kind}:{digits}"
+
+
+def _near(url: str) -> bool:
+    host = url.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
+    return Address(host, 0).loopback
+
+
+def pinned(url: str, trust: Trust = Trust()) -> tuple[str, Trust]:  # noqa: B008 - immutable
+    """`https://HOST:PORT#sha256:…` says in one word how a control is reached; what it names comes before all else."""
+    plain, _, fragment = url.partition("#")
+    return plain, Trust((checked_pin(fragment),)) if fragment else trust
+
+
+class Join(NamedTuple):
+    """What an agent keeps of the control it joined, in its state dir: so that a restart needs no environment."""
+
+    controls: tuple[str, ...] = ()
+    trust: Trust = Trust()
+    token: str = ""
+
+    def of(self, urls: Sequence[str]) -> Join:
+        """It holds for its own controls only: nobody else is shown its token."""
+        return self if set(urls) <= set(self.controls) else Join()
+
+
+def joined(folder: Path) -> Join:
+    import json  # noqa: PLC0415 - as above
+
+    try:
+        found = json.loads((folder / JOIN_FILE).read_bytes())
+        trust = Trust(tuple(map(str, found["pins"])), str(found["ca"]))
+        return Join(tuple(map(str, found["controls"])), trust, str(found["token"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return Join()
+
+
+def reached(part: str = "control") -> str:
+    """How the control (or agent) of this box was reached last, as `pinned` takes it; "" where nobody knows."""
+    try:
+        return (state_dir(part) / URL_FILE).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def agent_url() -> str:
+    return reached("agent") or AGENT_URL
 
 
 def state_dir(part: str, env: Mapping[str, str] = os.environ) -> Path:

@@ -6,6 +6,7 @@ quick (P10).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Literal
@@ -58,9 +59,29 @@ def whole(
         Literal["auto", "always", "never"],
         typer.Option("--color", help="Colour; NO_COLOR is honoured too."),
     ] = "auto",
+    _pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pin",
+            metavar="sha256:HEX",
+            help="Hash of control's certificate, as `llmgw token` prints it. [env: LLMGW_PIN]",
+        ),
+    ] = None,
+    _ca: Annotated[
+        str | None,
+        typer.Option(
+            "--ca",
+            metavar="FILE",
+            help="Authorities that vouch for control's certificate. [env: LLMGW_CA] "
+            "[default: the system's]",
+        ),
+    ] = None,
     _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
     """Options of every command; the door moves them to the front, so that they may stand anywhere in the line."""
+    # Read where every setting is read (`config.trust`), by whichever verb it is.
+    given = {"LLMGW_PIN": ",".join(_pin or ()), "LLMGW_CA": _ca or ""}
+    os.environ.update({name: value for name, value in given.items() if value})
 
 
 def program(verbs: Iterable[str] = VERBS) -> typer.Typer:

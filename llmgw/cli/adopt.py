@@ -95,18 +95,21 @@ def _shown(context: typer.Context, document: Json, what: str, output: str) -> in
 
         words = import_module(f"llmgw.render.{what}")
         show(words.page(document), look(context.find_root().params["_color"]))
+        if what == "takeover" and (no := words.refusal(document)):
+            raise no
     return int(document["exit_code"])
 
 
 def _taken_over(given: config.Given, engine: str, wanted: str, *, dry_run: bool) -> Json:
     node, _, pid = engine.rpartition(":")
-    example = "llmgw adopt box2:4242 --as MODEL/PROFILE"
     if not node or not (pid.isascii() and pid.isdecimal()):
         msg = f"{engine!r} is not NODE:PID" if engine else "--as says what, and not which engine"
-        raise UsageError(msg, f"{example}; `llmgw adopt --dry-run` lists engines that are not ours")
+        hint = "write it as NODE:PID; `llmgw adopt --dry-run` lists engines that are not ours"
+        raise UsageError(msg, hint)
     if not wanted:
         msg = f"what {engine} is to be taken over as is not said"
-        raise UsageError(msg, example)
+        hint = f"llmgw adopt {engine} --as MODEL/PROFILE; `llmgw adopt --dry-run` says which it is most like"
+        raise UsageError(msg, hint)
     body = {"node": node, "pid": int(pid), "as": wanted, "dry_run": dry_run}
     peer = ask.first(ask.control(given))
     document: Json = ask.post(peer, "/api/v1/adopt", body, timeout_s=ask.LONG_S, only_looks=dry_run)
@@ -150,7 +153,7 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
     _missing(asked)
     memory = store.read_memory(path, warn=say)
     try:
-        found = survey.from_agents(memory, given.text("agent", config.AGENT_URL))
+        found = survey.from_agents(memory, given.text("agent", config.agent_url()))
     except UnreachableError as e:
         message = f"{no_control.message}; {e.message}"
         raise UnreachableError(message, no_control.hint) from e

@@ -6,8 +6,7 @@ not retry.
 
 from __future__ import annotations
 
-import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmgw import config
 from llmgw.errors import (
@@ -19,14 +18,27 @@ from llmgw.errors import (
     UsageError,
 )
 
+if TYPE_CHECKING:
+    import socket
+
 BAD_REQUEST, UNAUTHORISED, UNAVAILABLE = 400, 401, 503
 TIMEOUT_S = 10.0
+#: The first byte of what a TLS server says to plain HTTP (RFC 8446 5.1: alert).
+_ALERT = b"\x15"
 #: A survey of the fleet, or its end, takes as long as the slowest node.
 LONG_S = 120.0
 
 
 class _UnansweredError(OSError):
     """It was sent, at least in part, and what became of it nobody said."""
+
+
+class TlsError(OSError):
+    """Its certificate is not the one that was named, or one of the two speaks TLS and the other does not."""
+
+    def __init__(self, words: str, hint: str) -> None:
+        super().__init__(words)
+        self.hint = hint
 
 
 class Peer(NamedTuple):
@@ -36,6 +48,7 @@ class Peer(NamedTuple):
     url: str
     token: str
     hint: str
+    trust: config.Trust = config.Trust()
 
     @property
     def place(self) -> str:
@@ -43,18 +56,27 @@ class Peer(NamedTuple):
 
 
 def control(given: config.Given) -> tuple[Peer, ...]:
-    """The control planes that LLMGW_CONTROL or --control names; the first that answers speaks."""
+    """The control planes that LLMGW_CONTROL or --control names; the first that answers speaks.
+
+    With none named: this box's, as it was reached last, or the one that this box's agent has joined.
+    """
     token = config.token("LLMGW_TOKEN", config.state_dir("control") / "token")
     hint = "start one with `llmgw up` or `llmgw control`; elsewhere: LLMGW_CONTROL=http://HOST:8801"
-    return tuple(
-        Peer("control", url, token, hint) for url in given.items("control", [config.CONTROL_URL])
-    )
+    here, trust = config.pinned(config.reached())
+    known = config.Join((here,), trust) if here else config.joined(config.state_dir("agent"))
+    urls = given.items("control", known.controls or [config.CONTROL_URL])
+    before = known.of([config.pinned(url)[0] for url in urls]).trust
+    trust = config.trust(given, *urls, before=before)
+    places = [config.pinned(url, trust) for url in urls]
+    return tuple(Peer("control", url, token, hint, trust) for url, trust in places)
 
 
-def agent(url: str) -> Peer:
-    token = config.token("LLMGW_NODE_TOKEN", config.state_dir("agent") / "node-token")
-    token = token or config.token("LLMGW_TOKEN")
-    return Peer("agent", url, token, "start one with `llmgw up` or `llmgw agent`")
+def agent(url: str, token: str = "") -> Peer:
+    folder = config.state_dir("agent")
+    token = token or config.token("LLMGW_NODE_TOKEN", folder / "node-token")
+    token = token or config.joined(folder).token or config.token("LLMGW_TOKEN")
+    url, trust = config.pinned(url)
+    return Peer("agent", url, token, "start one with `llmgw up` or `llmgw agent`", trust)
 
 
 def get(peer: Peer, path: str, *, timeout_s: float = TIMEOUT_S) -> Any:
@@ -102,11 +124,11 @@ def _ask(
 ) -> Any:
     import json
 
-    host, port, base = address(peer)
+    base = address(peer)[2]
     data = None if body is None else json.dumps(body).encode()
     request = head(peer, method, f"{base}{path}", data)
     try:
-        status, raw = _exchange(host, port, request, timeout_s)
+        status, raw = _exchange(peer, request, timeout_s)
     except _UnansweredError as e:
         if method == "GET" or only_looks:
             msg = f"no {peer.what} at {peer.place}: {e}"
@@ -115,8 +137,7 @@ def _ask(
         msg = f"{peer.what} at {peer.place} does not answer ({e}); what was asked may still be done"
         raise UnreachableError(msg, "`llmgw status` shows it") from e
     except OSError as e:
-        msg = f"no {peer.what} at {peer.place}: {reason(e, timeout_s)}"
-        raise UnreachableError(msg, peer.hint) from e
+        raise unreachable(peer, e, timeout_s) from e
     try:
         found = json.loads(raw) if raw.strip() else None
     except ValueError as e:
@@ -137,28 +158,66 @@ def head(peer: Peer, method: str, path: str, data: bytes | None = None) -> bytes
 
 
 def address(peer: Peer) -> tuple[str, int, str]:
-    """Host, port and path of `http://HOST[:PORT][/PATH]`."""
+    """Host, port and path of `http://HOST[:PORT][/PATH]`, or https."""
     scheme, _, rest = peer.url.partition("://")
     place, slash, path = rest.partition("/")
     host, colon, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
-    host, port = (host, port) if colon else (place, "80")
-    if scheme != "http" or not host or not port.isdecimal() or int(port) >= 1 << 16:
+    host, port = (host, port) if colon else (place, "443" if scheme == "https" else "80")
+    if scheme not in {"http", "https"} or not host or not port.isdecimal() or int(port) >= 1 << 16:
         msg = f"{peer.url!r} is not the address of {peer.what}"
         raise UsageError(msg, "write it like http://127.0.0.1:8801")
     return host.strip("[]"), int(port), f"{slash}{path}".rstrip("/")
 
 
-def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[int, bytes]:
-    """One exchange. http.client would be half of `status` (P10)."""
+def connect(peer: Peer, timeout_s: float) -> socket.socket:
+    """Over https only once the other side has proved who it is: nothing has been asked yet, least of all the token."""
     import socket
 
+    host, port, _ = address(peer)
+    sock = socket.create_connection((host, port), timeout_s)
+    if peer.url.startswith("http://"):
+        return sock
+    from llmgw import tls
+
+    try:
+        return tls.client(peer.trust).wrap_socket(sock, server_hostname=host)
+    except BaseException as e:
+        sock.close()
+        words, hint = tls.trouble(e)
+        if words:
+            raise TlsError(words, hint or peer.hint) from e
+        raise
+
+
+def unreachable(peer: Peer, error: OSError, timeout_s: float) -> UnreachableError:
+    hint = error.hint if isinstance(error, TlsError) else peer.hint
+    return UnreachableError(f"no {peer.what} at {peer.place}: {reason(error, timeout_s)}", hint)
+
+
+def mute(peer: Peer, said: bytes = b"") -> TlsError | None:
+    """Why a listener that takes connections has no answer in HTTP: most likely it waits for TLS."""
+    if not peer.url.startswith("http://") or said[:1] not in {b"", _ALERT}:
+        return None
+    from llmgw import tls
+
+    host, port, _ = address(peer)
+    if not tls.speaks(host, port):
+        return None
+    hint = "`llmgw token` on its box prints the URL and the --pin to use"
+    return TlsError(f"it speaks TLS: use https://{peer.place}", hint)
+
+
+def _exchange(peer: Peer, request: bytes, timeout_s: float) -> tuple[int, bytes]:
+    """One exchange. http.client would be half of `status` (P10)."""
     parts = []
-    with socket.create_connection((host, port), timeout_s) as sock:
+    with connect(peer, timeout_s) as sock:
         try:
             sock.sendall(request)
             while part := sock.recv(1 << 16):
                 parts.append(part)
         except OSError as e:
+            if isinstance(e, ConnectionError) and (tls := mute(peer)):
+                raise tls from e
             raise _UnansweredError(reason(e, timeout_s)) from e
     top, _, body = b"".join(parts).partition(b"\r\n\r\n")
     first, *fields = top.decode("latin-1").split("\r\n")
@@ -166,6 +225,8 @@ def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[i
     length = next((f for f in fields if f.lower().startswith("content-length:")), "")
     wanted = length.partition(":")[2].strip()
     if not protocol.startswith("HTTP/") or not rest[:3].isdecimal():
+        if tls := mute(peer, top):
+            raise tls
         msg = f"it speaks no HTTP: {first[:40]!r}"
         raise OSError(msg) if first else _UnansweredError(msg)
     if wanted.isdecimal() and int(wanted) != len(body):
@@ -177,8 +238,8 @@ def _exchange(host: str, port: int, request: bytes, timeout_s: float) -> tuple[i
 def reason(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
     return str(error) or type(error).__name__
 
 

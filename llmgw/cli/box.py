@@ -69,6 +69,7 @@ def up(
                 *("--listen", str(places["control"]), "--gateway", str(places["gateway"])),
             ],
             folders["control"] / "up.log",
+            home=str(folders["control"] / "inventory.db"),
         ),
         Part(
             "agent",
@@ -78,6 +79,7 @@ def up(
                 *(word for flag, value in extra.items() if value for word in (flag, value)),
             ],
             folders["agent"] / "up.log",
+            home=str(folders["agent"]),
         ),
     ]
     peers = {name: ask.Peer(name, place.url, "", "") for name, place in places.items()}
@@ -100,11 +102,19 @@ def down(
     try:
         running = _running(ask.get(peer, "/api/v1/status"))
     except UnreachableError as e:
-        if engines or not gateway.pid:
+        if engines:
+            msg = f"{e.message}: it is control that ends engines; nothing was ended"
+            hint = (
+                "start it (`llmgw up` finds all that runs), then `llmgw down --engines`; "
+                "`llmgw adopt --dry-run` shows what runs"
+            )
+            raise UnreachableError(msg, hint) from e
+        if not gateway.pid:
             raise
         gateway.stop()
         say(f"{e.message}; the gateway (pid {gateway.pid}) was told to end")
-        gateway.wait()
+        if gateway.wait():
+            say("the gateway has ended")
         return EXIT_OK
     if engines and running:
         what = f"this ends {counted(len(running))}: {', '.join(running)}"
@@ -116,8 +126,7 @@ def down(
     _wait_gone(peer, ends.get("pid", 0))
     # Control's own word: the state folder here may be that of another control.
     gateway.pid = _here(peer, ends.get("gateway_pid", gateway.pid))
-    gateway.wait()
-    say("control and the gateway have ended")
+    say("control and the gateway have ended" if gateway.wait() else "control has ended")
     if running:
         say(f"still running: {', '.join(running)}; `llmgw up` finds them again")
     return EXIT_OK
@@ -141,19 +150,23 @@ class _Gateway:
 
         handover.stop(self._folder)
 
-    def wait(self) -> None:
-        """It finishes what it has; longer than a moment is worth a word, and it needs nobody's help."""
+    def wait(self) -> bool:
+        """Whether it is over. It finishes what it has; longer than a moment is worth a word, and it needs nobody's help."""
         give_up = time.monotonic() + END_S
         while self.pid and Path(f"/proc/{self.pid}").exists():
             if time.monotonic() > give_up:
-                say(f"the gateway (pid {self.pid}) still finishes requests in flight")
-                return
+                say(
+                    f"the gateway (pid {self.pid}) still has requests: it finishes those in flight and ends; "
+                    f"one that waits for a model may wait until its own time is over, `kill -9 {self.pid}` cuts them"
+                )
+                return False
             time.sleep(TICK_S)
+        return True
 
 
 def _folder(given: config.Given, part: str) -> Path:
     root = given.text("state_dir", "")
-    return Path(root) / part if root else config.state_dir(part)
+    return (Path(root) / part if root else config.state_dir(part)).absolute()
 
 
 def _running(status: Any, nodes: frozenset[str] | None = None) -> list[str]:

@@ -71,6 +71,7 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
     from llmgw.agent import doctor as doctors
     from llmgw.agent.doctor import doors
 
+    given = _as_it_runs(given, folder)
     source = given.text("gpus", "auto")
     token = config.token("LLMGW_NODE_TOKEN", folder / "node-token")
     return doctors.examine(
@@ -90,6 +91,24 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
             tell=doors.tell,
         )
     )
+
+
+def _as_it_runs(given: config.Given, folder: Path) -> config.Given:
+    """Where nothing was said of the ports here, those of the agent that runs: its own words, then its environment."""
+    if given.text("ports", ""):
+        return given
+    from llmgw.agent.doctor.look import holder
+
+    pid = holder(folder)
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return given
+    told = [pair.partition("=")[2] for pair in pairs if pair.startswith("LLMGW_PORTS=")]
+    told += [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--ports"]
+    told += [word.partition("=")[2] for word in words if word.startswith("--ports=")]
+    return given.beside({"LLMGW_PORTS": told[-1]}) if told else given
 
 
 def _catalog(place: Path) -> Catalog | Check:

@@ -23,6 +23,8 @@ EXIT_PIPE = 141
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 #: Whose code writes the answer: the last of a traceback that ends where that failed.
 _WRITERS = ("typer.", "click.", "llmgw.cli.", "llmgw.render.")
+#: Options of every command that take a value.
+_VALUED = frozenset({"--color", "--pin", "--ca"})
 SECRETS = ("LLMGW_TOKEN", "LLMGW_NODE_TOKEN", "LLMGW_ETCD_PASSWORD")
 
 
@@ -51,7 +53,7 @@ def _streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -64,23 +66,23 @@ def _meant(argv: list[str], verbs: list[str]) -> list[str]:
         if len(words) == 1 and not typed[-1:].isspace():
             return [verb for verb in verbs if verb.startswith(words[0])]
     else:
-        values = {i + 1 for i, word in enumerate(argv) if word == "--color"}
+        values = {i + 1 for i, word in enumerate(argv) if word in _VALUED}
         words = [word for i, word in enumerate(argv) if i not in values]
     named = next((word for word in words if not word.startswith("-")), "")
     return [named] if named in verbs else verbs
 
 
 def _anywhere(argv: list[str]) -> tuple[list[str], bool]:
-    """`--color X` and `--debug` may stand anywhere; typer wants them in front of the verb."""
+    """`--color X`, `--pin X`, `--ca X` and `--debug` may stand anywhere; typer wants them in front of the verb."""
     front, rest, left = [], [], list(argv)
     while left:
         word = left.pop(0)
         if word == "--":
             rest += [word, *left]
             break
-        if word == "--debug" or word.startswith("--color="):
+        if word == "--debug" or ("=" in word and word.partition("=")[0] in _VALUED):
             front.append(word)
-        elif word == "--color" and left:
+        elif word in _VALUED and left:
             front += [word, left.pop(0)]
         else:
             rest.append(word)

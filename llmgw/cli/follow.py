@@ -163,7 +163,7 @@ class _Source:
     def __init__(self, given: config.Given, name: str) -> None:
         self._name = name
         self._peers = ask.control(given)
-        self._agent = ask.agent(given.text("agent", config.AGENT_URL))
+        self._agent = ask.agent(given.text("agent", config.agent_url()))
 
     def lines(self, asked: str, *, wait_s: float | None) -> Iterator[str]:
         shard = self._name if self._whole else f"{self._name}/0"

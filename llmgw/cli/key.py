@@ -111,8 +111,9 @@ def revoke(
     named(name, "NAME")
     peer = None if inventory is not None else _peer(control)
     last = False
-    if not yes:
-        last = _names(inventory, peer) == [name]
+    # One that is not there is nothing to ask about: whoever has the keys refuses it, with the nearest name.
+    if not yes and name in (there := _names(inventory, peer)):
+        last = there == [name]
         what = f"clients that use the API key {name} will be refused"
         what += f", and it is the last one: {OPEN}" if last else ""
         sure(what, "Revoke it?", yes=False, otherwise="no key was revoked")

@@ -87,11 +87,24 @@ def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
             continue
         return found, EXIT_OK
     try:
-        report: Json = ask.get(ask.agent(given.text("agent", config.AGENT_URL)), "/v1/inventory")
+        report: Json = ask.get(ask.agent(given.text("agent", config.agent_url())), "/v1/inventory")
     except UnreachableError as e:
         message = f"{away.message}; {e.message}"
-        raise UnreachableError(message, away.hint) from e
+        raise UnreachableError(message, _both_away()) from e
     return status_of(report, away.message), EXIT_UNKNOWN
+
+
+def _both_away() -> str:
+    """Engines need neither, and who looks has either not begun or lost both."""
+    if not config.catalog_path().exists():
+        return (
+            "`llmgw init` writes a first catalog and `llmgw up` starts all on this box; "
+            "elsewhere: LLMGW_CONTROL=http://HOST:8801"
+        )
+    return (
+        "engines go on without them; `llmgw adopt --dry-run` shows what a start would do, `llmgw up` "
+        "(or the services) starts both; elsewhere: LLMGW_CONTROL=http://HOST:8801"
+    )
 
 
 def _again(given: config.Given, last: Json, name: str) -> Json:

@@ -7,20 +7,18 @@ import socket
 from collections.abc import Iterator
 
 from llmgw.cli import ask
-from llmgw.errors import UnreachableError
 
 
 def lines(peer: ask.Peer, path: str, *, wait_s: float | None = ask.TIMEOUT_S) -> Iterator[str]:
     """`wait_s` None waits for ever for the next byte. UnreachableError: nobody, or it broke off."""
-    host, port, base = ask.address(peer)
+    base = ask.address(peer)[2]
     request = ask.head(peer, "GET", f"{base}{path}")
     try:
-        with socket.create_connection((host, port), ask.TIMEOUT_S) as sock:
+        with ask.connect(peer, ask.TIMEOUT_S) as sock:
             sock.sendall(request)
             yield from _body(peer, sock, wait_s)
     except OSError as e:
-        msg = f"no {peer.what} at {peer.place}: {ask.reason(e, wait_s or ask.TIMEOUT_S)}"
-        raise UnreachableError(msg, peer.hint) from e
+        raise ask.unreachable(peer, e, wait_s or ask.TIMEOUT_S) from e
 
 
 def _body(peer: ask.Peer, sock: socket.socket, wait_s: float | None) -> Iterator[str]:
@@ -29,7 +27,7 @@ def _body(peer: ask.Peer, sock: socket.socket, wait_s: float | None) -> Iterator
         part = sock.recv(1 << 16)
         if not part:
             msg = "it broke off"
-            raise OSError(msg)
+            raise ask.mute(peer, data) or OSError(msg)
         data += part
     head, _, data = data.partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]

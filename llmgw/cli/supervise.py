@@ -30,8 +30,11 @@ LOG_BYTES = 8 << 20
 
 
 class Part:
-    def __init__(self, name: str, words: Sequence[str], log: Path) -> None:
+    """`home`: the word of its command line that no part of another box, or of another state dir, has."""
+
+    def __init__(self, name: str, words: Sequence[str], log: Path, home: str) -> None:
         self.name = name
+        self._home = home
         self._words = words
         self._log = log
         self._read = 0
@@ -60,6 +63,17 @@ class Part:
             raise LlmgwError(msg, "choose a folder of yours: --state-dir DIR") from e
         self._read, self._rest = 0, b""
         self.started_s, self.again_s = now, None
+
+    def orphan(self) -> int:
+        """Its pid in an `up` that was killed and left it behind; 0 for none. That of a living `up` is that one's."""
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal():
+                words = _words(folder.name)
+                if words[1:4] == ["-m", "llmgw", self.name] and self._home in words:
+                    state, parent, _, session = _stat(folder.name)
+                    if state != "Z" and session == folder.name and "up" not in _words(parent)[1:4]:
+                        return int(folder.name)
+        return 0
 
     def relay(self) -> None:
         """New whole lines of its log to our stderr."""
@@ -138,6 +152,9 @@ class Supervisor:
     def _alone(self) -> None:
         """Parts that run already are not ours to keep up, and their answers would look like ours."""
         control, agent = (self._peers[name] for name in ("control", "agent"))
+        for part in self._parts:
+            if pid := part.orphan():
+                self._end_orphan(part, pid)
         if _answers(control):
             msg = f"a control answers at {control.place} already"
             hint = (
@@ -149,9 +166,32 @@ class Supervisor:
         while _answers(agent):
             if time.monotonic() > give_up:
                 msg = f"an agent answers at {agent.place} already"
-                hint = "end it with `kill` (its engines keep running), or choose another address: --agent HOST:PORT"
+                from llmgw.agent.ports import holder
+
+                who = holder(int(agent.place.rpartition(":")[2]))
+                kill = f"`kill {who.split()[1]}`" if who.startswith("pid ") else "`kill`"
+                hint = f"it is {who}: {kill} ends it and leaves its engines; or choose another --agent HOST:PORT"
                 raise LlmgwError(msg, hint, code="running")
             time.sleep(TICK_S)
+
+    def _end_orphan(self, part: Part, pid: int) -> None:
+        """Ended as any restart ends it, engines and gateway go on; then it is started anew, with our settings."""
+        say(
+            f"the {part.name} (pid {pid}) of an `llmgw up` that was killed still runs: it is started anew"
+        )
+        give_up = time.monotonic() + END_S
+        try:
+            os.kill(pid, signal.SIGTERM)
+            while _stat(str(pid))[0] not in {"", "Z"}:
+                if time.monotonic() > give_up:
+                    msg = f"the {part.name} (pid {pid}) of an earlier `llmgw up` does not end"
+                    raise LlmgwError(msg, f"kill -9 {pid} ends it; engines keep running")
+                time.sleep(TICK_S)
+        except ProcessLookupError:
+            return
+        except PermissionError as e:
+            msg = f"the {part.name} (pid {pid}) of an earlier `llmgw up` is another user's"
+            raise LlmgwError(msg, f"run this as that user, or have it ended: kill {pid}") from e
 
     def _on_end(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number
@@ -231,6 +271,22 @@ def _answers(peer: ask.Peer) -> bool:
     except LlmgwError:
         pass
     return True
+
+
+def _words(pid: str) -> list[str]:
+    """The command line of a process; [] where there is none, or none to see."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _stat(pid: str) -> list[str]:
+    """State, parent, group and session (proc(5)); empty words where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
+    except OSError:
+        return [""] * 4
 
 
 def _end_word(code: int) -> str:

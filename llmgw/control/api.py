@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from llmgw import __version__, catalog
 from llmgw.control import (
@@ -111,9 +112,21 @@ async def _no_such(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     what = "there is no" if status == 404 else "the method is not the right one for"  # noqa: PLR2004
     msg = f"{what} {request.method} {verbs.plain(request.url.path, PATH_CHARS)}"
-    return refusal(
+    said = refusal(
         LlmgwError(msg, "GET /openapi.json lists what there is", code="not_found", status=status)
     )
+    if status == 405:  # noqa: PLR2004
+        said.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return said
+
+
+def _methods(request: Request) -> set[str]:
+    """Of every route of this path; Starlette knows those of the first one only (RFC 9110, 15.5.6)."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        found |= set() if match is Match.NONE else route.methods
+    return found
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -210,6 +223,8 @@ class Api:
             raise LlmgwError(msg, control.blocked, code="not_leading", status=503)
         if control.leader is not None and control.routes.version <= version:
             return Response(status_code=204)  # a standby has nothing newer: ask the leader
+        if control.routes.version == version and not control.acting:
+            return Response(status_code=204)  # another may lead by now, unknown to this one
         if control.routes.version == version and not control.closing:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -234,12 +249,12 @@ class Api:
         path = request.query_params.get("catalog", "")
         # In a thread: a long catalog takes seconds to read, and sessions end when control is deaf that long.
         other = await asyncio.to_thread(catalog.load, self._beside(path)) if path else None
-        partial = request.query_params.get("allow_partial", "") in ("1", "true")
+        partial = given.switch(request, "allow_partial")
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
     async def plan_for(self, request: Request) -> Response:
         other = await asyncio.to_thread(given.posted_catalog, await body(request))
-        partial = request.query_params.get("allow_partial", "") in ("1", "true")
+        partial = given.switch(request, "allow_partial")
         return _json(looks.plan(self.control, other, allow_partial=partial))
 
     def _beside(self, path: str) -> Path:
@@ -256,12 +271,12 @@ class Api:
         told = given.object_of(await body(request))
         if "pid" in told:
             return _json(await takeover.takeover(self.control, **takeover.parsed(told)))
-        partial = told.get("allow_partial") is True
+        partial = given.flag(told, "allow_partial")
         return _json(await looks.adopt(self.control, allow_partial=partial))
 
     async def story(self, request: Request) -> Response:
         after = given.number(request, "after", 0)
-        if request.query_params.get("follow") == "1":
+        if given.switch(request, "follow"):
             return StreamingResponse(self._follow(after), media_type="application/x-ndjson")
         return _json({"schema": "llmgw.events/1", "events": self.control.story.after(after)})
 
@@ -301,23 +316,23 @@ class Api:
         return _json(await reloads.reload(self.control, text=text, **given.shown(told)))
 
     async def pause(self, request: Request) -> Response:
-        why = given.object_of(await body(request)).get("why")
-        return _json(await verbs.pause(self.control, "" if why is None else str(why)))
+        why = given.text(given.object_of(await body(request)), "why")
+        return _json(await verbs.pause(self.control, why))
 
     async def resume(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
         return _json(await verbs.resume(self.control))
 
     async def confirm(self, request: Request) -> Response:
-        digest = given.object_of(await body(request)).get("digest")
-        return _json(await verbs.confirm(self.control, str(digest or "")))
+        digest = given.text(given.object_of(await body(request)), "digest")
+        return _json(await verbs.confirm(self.control, digest))
 
     async def wake(self, request: Request) -> Response:
-        dry_run = given.object_of(await body(request)).get("dry_run") is True
+        dry_run = given.flag(given.object_of(await body(request)), "dry_run")
         name = request.path_params["name"]
         return _json(await wake.wake(self.control, name, dry_run=dry_run))
 
     async def stop_model(self, request: Request) -> Response:
-        if given.object_of(await body(request)).get("force") is True:
+        if given.flag(given.object_of(await body(request)), "force"):
             msg = "force releases one shard, not a model"
             raise UsageError(msg, 'POST /api/v1/replicas/{name}/stop {"force": true, "rank": 0}')
         return _json(await stops.model(self.control, request.path_params["name"]))
@@ -326,11 +341,11 @@ class Api:
         """`rank` names a shard. Without `force` it stands for its whole replica, but there must be one."""
         name = request.path_params["name"]
         told = given.object_of(await body(request))
-        rank = told.get("rank")
+        rank = given.whole(told, "rank")
         if rank is not None and type(rank) is not int:
             msg = "rank is not a whole number"
             raise UsageError(msg, "name the shard: REPLICA/0 is rank 0")
-        if told.get("force") is not True:
+        if not given.flag(told, "force"):
             return _json(await stops.replica(self.control, name, rank))
         return _json(await stops.force(self.control, name, rank))
 
@@ -382,16 +397,6 @@ class Api:
         return Response(exposition(self.control), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:  # noqa: ARG002 - a handler's form
-        paths: dict[str, Any] = {}
-        for method, path, _, what in self.table():
-            names = [p[1:-1] for p in path.split("/") if p.startswith("{")]
-            paths.setdefault(path, {})[method.lower()] = {
-                "summary": what,
-                "parameters": [
-                    {"name": n, "in": "path", "required": True, "schema": {"type": "string"}}
-                    for n in names
-                ],
-                "responses": {"200": {"description": what}},
-            }
-        info = {"title": "llmgw control", "version": __version__}
-        return _json({"openapi": "3.1.0", "info": info, "paths": paths})
+        """Written by scripts/openapi.py, out of this table and the declared documents."""
+        text = files("llmgw.control").joinpath("openapi.json").read_bytes()
+        return Response(text, media_type="application/json")

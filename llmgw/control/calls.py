@@ -9,6 +9,7 @@ from typing import Any
 
 from llmgw.control.crash import crash
 from llmgw.control.loop import Control
+from llmgw.control.node_tokens import ANYONE
 from llmgw.control.sessions import Session
 from llmgw.core.asleep import told
 from llmgw.core.types.messages import (
@@ -35,24 +36,27 @@ _OTHER_EPOCH = frozenset({"lower_epoch", "other_leader"})
 Json = dict[str, Any]
 
 
-async def register(control: Control, report: NodeReport, came_from: str) -> Registered:
+async def register(
+    control: Control, report: NodeReport, came_from: str, who: str = ANYONE
+) -> Registered:
     """Fold the complete inventory in, under an epoch above any that its agent obeyed; then answer with verdicts."""
     if control.outranked(report):
         await control.lease.rise(report.epoch_seen)  # beside the writer: a store may take its time
 
     def fold(now: float) -> Session:
         control.sessions.check(report, came_from, now)
+        control.node_tokens.claim(who, report)
         control.fence(report, now)
         for name in _former_names(control, report):
             why = f"{name} is called {report.node} now, by its node id"
             control.story.tell("renamed", why, node=report.node)
             control.fold(NodeForgotten(name), now)
         if control.unfenced(report):
-            return control.sessions.open(report, came_from, now)
+            return control.sessions.open(report, came_from, now, token=who)
         control.fold(NodeRegistered(report), now)
         crash("registration_folded")
         control.rivals.pop(report.node, None)
-        return control.sessions.open(report, came_from, now, control.state.epoch)
+        return control.sessions.open(report, came_from, now, control.state.epoch, who)
 
     def answer(session: Session) -> Registered:
         crash("before_register_answer")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmgw.catalog.words import nearest
+from llmgw.control.given import whole
 from llmgw.control.loop import Control
 from llmgw.control.verbs import KNOWN, NAME_CHARS, at, kept, leading, plain, unknown
 from llmgw.core import cordon
@@ -119,7 +120,7 @@ def _what(control: Control, node: Node, shard: Shard) -> str:
 
 def gpu_given(given: Json) -> str:
     """Of a request's body: an index or a name."""
-    gpu = given.get("gpu")
+    gpu = whole(given, "gpu")
     if gpu is None:
         return ""
     if isinstance(gpu, bool) or not isinstance(gpu, int | str) or gpu == "":

@@ -14,21 +14,20 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from llmgw.control import verbs
+from llmgw.control import given, verbs
 from llmgw.control.loop import Control
 from llmgw.core.types.state import Node
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, UsageError
 
 #: To reach an agent, and for its first byte; a log that is followed may then be silent for as long as it likes.
 CONNECT_S = 5.0
 OK, NOT_FOUND = 200, 404
-PASSED = ("follow", "previous", "tail")
 
 
 async def answer(control: Control, request: Request) -> Response:
     """The log of one shard, by its replica and rank."""
     shard = f"{request.path_params['name']}/{request.path_params['rank']}"
-    asked = {k: v for k, v in request.query_params.items() if k in PASSED}
+    asked = _asked(request)
     away: list[str] = []
     for name, node in _likely(control, shard):
         if not node.report.inspect:
@@ -52,6 +51,16 @@ async def answer(control: Control, request: Request) -> Response:
         raise LlmgwError(msg, hint, code="no_log_here", status=503)
     msg = f"no agent has a log of {said}"
     raise LlmgwError(msg, "`llmgw status` lists replicas", code="not_found", status=404)
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """What the agent is asked for, in its own words."""
+    asked: dict[str, Any] = {k: "1" for k in ("follow", "previous") if given.switch(request, k)}
+    tail = given.number(request, "tail", 0)
+    if tail < 0:
+        msg = f"tail={tail} is less than no byte"
+        raise UsageError(msg, "how many bytes of its end are wanted")
+    return asked | ({"tail": tail} if request.query_params.get("tail") else {})
 
 
 def _likely(control: Control, shard: str) -> list[tuple[str, Node]]:

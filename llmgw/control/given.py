@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,14 +12,24 @@ from llmgw import catalog
 from llmgw.core.types.catalog import Catalog
 from llmgw.errors import UsageError
 
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
 
 def number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError:
+    if text and not _NUMBER.fullmatch(text):
         msg = f"{name}={text[:40]!r} is not a number"
-        raise UsageError(msg) from None
+        raise UsageError(msg, "a whole one, of 18 digits at most")
+    return int(text) if text else default
+
+
+def switch(request: Request, name: str) -> bool:
+    """A yes or no in the query: what is neither is refused, for it would be a no that nobody gave."""
+    said = request.query_params.get(name, "")
+    if said not in ("", "0", "false", "1", "true"):
+        msg = f"{name}={said[:40]!r} is neither yes nor no"
+        raise UsageError(msg, f"{name}=1 or {name}=0")
+    return said in ("1", "true")
 
 
 def object_of(data: bytes) -> dict[str, Any]:
@@ -31,9 +42,32 @@ def object_of(data: bytes) -> dict[str, Any]:
         raise UsageError(msg) from e
 
 
+def flag(given: dict[str, Any], name: str) -> bool:
+    """Null is as good as not said. A "true" in quotes is refused: as a no it could mean the opposite of a dry run."""
+    said = given.get(name)
+    if said is not None and not isinstance(said, bool):
+        msg = f"{name} is neither true nor false"
+        raise UsageError(msg, f'without quotes: {{"{name}": true}}')
+    return said is True
+
+
+def text(given: dict[str, Any], name: str) -> str:
+    said = given.get(name)
+    if said is not None and not isinstance(said, str):
+        msg = f"{name} is not a text"
+        raise UsageError(msg, f'in quotes: {{"{name}": "…"}}')
+    return said or ""
+
+
+def whole(given: dict[str, Any], name: str) -> Any:
+    """As it was given, but 7.0 as 7: to JSON they are one number (JSON Schema 2020-12, 4.2.3). Judges nothing."""
+    said = given.get(name)
+    return int(said) if isinstance(said, float) and said.is_integer() else said
+
+
 def shown(given: dict[str, Any]) -> dict[str, Any]:
     """What the operator has looked at and said of it."""
-    return {"digest": str(given.get("digest") or ""), "confirm": given.get("confirm") is True}
+    return {"digest": text(given, "digest"), "confirm": flag(given, "confirm")}
 
 
 def one_text(posted: Any) -> str:

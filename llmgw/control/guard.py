@@ -15,13 +15,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmgw.control import web
+from llmgw.control.node_tokens import ANYONE, SHARED, NodeTokens
 from llmgw.control.settings import allowed_host
 from llmgw.errors import CatalogError, LlmgwError, UnauthorisedError
 
 #: A node with thousands of shards stays far below.
 BODY_BYTES = 32 << 20
 _SERVER = 500
-_OPEN = frozenset({"/healthz", "/readyz"}) | web.OPEN
+OPEN = frozenset({"/healthz", "/readyz"}) | web.OPEN
+#: Under which a request says by what token it came.
+WHO = "llmgw.who"
 _NODES = ("/agent/v1/", "/gateway/v1/")
 _TYPES = {
     401: "authentication_error",
@@ -33,28 +36,49 @@ _TYPES = {
 
 
 class Tokens:
-    """`nodes` are those of agents and gateways; the operators' opens everything. None set: all are welcome."""
+    """`nodes` are those of agents and gateways; the operators' opens everything. None set: all are welcome.
 
-    def __init__(self, operator: str, nodes: Iterable[str]) -> None:
+    `named` may come and go while control runs. `wide`: we listen beyond loopback, where they are asked for even alone.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        nodes: Iterable[str],
+        named: NodeTokens | None = None,
+        *,
+        wide: bool = False,
+    ) -> None:
         self._operator = [operator] if operator else []
         self._nodes = [n for n in nodes if n]
+        self._named = named
+        self._wide = wide
 
     def add_node(self, token: str) -> None:
         """One that a gateway was started with before the settings changed."""
         if token and token not in self._nodes and (self._nodes or self._operator):
             self._nodes.append(token)
 
-    def check(self, path: str, given: str) -> None:
-        if path in _OPEN:
-            return
+    def check(self, path: str, given: str) -> str:
+        """Who asks, as `node_tokens` has it: the name of a node's token, "" for a shared one, else anyone."""
+        if path in OPEN:
+            return ANYONE
         nodes = path.startswith(_NODES)
         wanted = self._operator + (self._nodes if nodes else [])
         # Every one is compared, so that time does not tell which was near.
         matches = [hmac.compare_digest(given.encode(), w.encode()) for w in wanted]
-        if wanted and not any(matches):
+        named = self._named if nodes else None
+        if named is not None and given and (name := named.known(given)):
+            return "" if name == SHARED else name
+        if any(matches[len(self._operator) :]):
+            return ""
+        needed = wanted or (named is not None and self._wide and named.present)
+        if needed and not any(matches):
             name = "LLMGW_NODE_TOKEN" if nodes else "LLMGW_TOKEN"
             msg = "the token is wrong" if given else "a token is needed and none was sent"
-            raise UnauthorisedError(msg, f"set {name} to control's")
+            hint = f"set {name} to control's" + (", as `llmgw token` prints it" if nodes else "")
+            raise UnauthorisedError(msg, hint)
+        return ANYONE
 
 
 class Guard:
@@ -72,7 +96,7 @@ class Guard:
         try:
             self._same_site(headers, typed=scope["path"] == "/")
             self._json_only(headers)
-            self._tokens.check(scope["path"], _bearer(headers))
+            scope[WHO] = self._tokens.check(scope["path"], _bearer(headers))
         except LlmgwError as e:
             await refusal(e)(scope, receive, send)
             return

@@ -6,6 +6,7 @@ hold anything up for longer than one bounded try, nor decide.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -20,6 +21,9 @@ from llmgw.core.types.state import Node, State
 
 #: After a failed write the file is left alone for this long: a locked one would cost every pass its patience.
 PAUSE_S = 5.0
+#: What agents will say again is written so much later, with all that came until then: a commit is several waits for the
+#: disk, and the pass that publishes a route would make a client wait for them (P9).
+LATER_S = 0.1
 
 
 class Keeper:
@@ -31,6 +35,8 @@ class Keeper:
         self.problem = ""
         self.sources: dict[str, str] = {}
         self.keys: Keys = {}
+        #: when what was left for later is written
+        self.due_s = inf
         self._again_s = 0.0
         self._file = 0
         self._forget()
@@ -52,7 +58,10 @@ class Keeper:
         self._epoch = 0
 
     def keep(self, state: State, now: Moment, *, durable: bool, all_of_it: bool = False) -> bool:
-        """Save what differs; True when everything of `state` that matters is in the file."""
+        """Save what differs; True when everything of `state` that matters is in the file.
+
+        `durable`: before anything of this pass is sent. What else may wait is written at `due_s`, in one commit.
+        """
         if now.mono < self._again_s and not all_of_it:
             return False
         try:
@@ -62,6 +71,11 @@ class Keeper:
                     self.store.write_epoch(state.epoch, state.leader_uuid)
                 self._epoch = state.epoch
             change = self._change(state, now, durable=durable, all_of_it=all_of_it)
+            if change and not all_of_it and change.may_wait(self._marks):
+                self.due_s = min(self.due_s, now.mono + LATER_S)
+                if now.mono < self.due_s:
+                    return False
+            self.due_s = inf
             if change:
                 crash("before_keep" if change.sources is None else "before_catalog_kept")
                 self.store.save(change, now, instead=self._instead)
@@ -97,6 +111,7 @@ class Keeper:
             self.story.tell("inventory", why, level="warning", hint=e.hint)
         self.problem = f"history is not kept: {e.message}; {e.hint}"
         self._again_s = now.mono + PAUSE_S
+        self.due_s = inf
 
     def _change(self, state: State, now: Moment, *, durable: bool, all_of_it: bool) -> Change:
         changed = {
@@ -109,10 +124,11 @@ class Keeper:
         confirmed = None if state.confirmed == self._confirmed else state.confirmed
         cordoned = None if state.cordoned == self._cordoned else state.cordoned
         keys = None if self.keys == self._keys else self.keys
+        draining = None if state.draining == self._draining else state.draining
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
             gone=tuple(name for name in self._marks if name not in state.nodes),
-            draining=None if state.draining == self._draining else state.draining,
+            draining=draining,
             failures=None if state.failures == self._failures else state.failures,
             sources=None if self.sources == self._sources else self.sources,
             keys=keys,
@@ -122,9 +138,9 @@ class Keeper:
             woken_s=None if state.woken_s == self._woken else state.woken_s,
             learned=None if state.learned == self._learned else state.learned,
             events=tuple(self.story.unsaved),
-            # An operator who was told that it is done may pull the plug.
+            # An operator who was told that it is done may pull the plug; a drain is an order to come.
             durable=durable
-            or any(word is not None for word in (paused, confirmed, cordoned, keys)),
+            or any(word is not None for word in (paused, confirmed, cordoned, keys, draining)),
         )
 
     def _saved(self, state: State, change: Change) -> None:

@@ -55,6 +55,7 @@ class Leads:
     follows: str
     epoch_seen: int
     promoted: asyncio.Event
+    published: asyncio.Event
     _led: bool
 
     def fold(self, event: Event, now: float) -> None:
@@ -172,6 +173,8 @@ class Leads:
             # One that never led shows what it would adopt, and does not call it all unclaimed.
             self.state = replace(self.state, catalog=self.catalogs.peek())
         self.leading = False
+        self.published.set()  # no gateway is held here: who leads instead has the next table
+        self.published = asyncio.Event()
         self.follows = f"{why}; {hint}"
         self.story.once("blocked", "blocked", why, level="warning", hint=hint)
 

@@ -26,6 +26,7 @@ from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
 from llmgw.control.lead import Leads
 from llmgw.control.lease import Lease
+from llmgw.control.node_tokens import NodeTokens
 from llmgw.control.peers import Peers
 from llmgw.control.picture import Moment
 from llmgw.control.sessions import Sessions
@@ -37,7 +38,7 @@ from llmgw.control.teller import Teller
 from llmgw.core import evict, route
 from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.types.messages import ForgetShard, Refusal, SendReport, Token
+from llmgw.core.types.messages import ForgetShard, Refusal, SendReport, StopShard, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
@@ -70,6 +71,7 @@ class Control(Leads):
         self.store = store
         self.lease = lease
         self.sessions = Sessions()
+        self.node_tokens = NodeTokens(settings.state_dir)
         self.peers = Peers(self)
         self.keeper = Keeper(store, story)
         self.catalogs = Catalogs(settings.catalog, story)
@@ -187,7 +189,9 @@ class Control(Leads):
                 self._fold(ask, now)
             if began >= self._due_s:
                 self._pass(now)
-                self._due_s = began + max(TICK_S, (self.clock() - began) * REST)
+                left_s = self.keeper.due_s - now.mono if self.leading else TICK_S
+                soon_s = min(TICK_S, max(left_s, 0.0))
+                self._due_s = began + max(soon_s, (self.clock() - began) * REST)
         except LlmgwError as e:  # a lost lease, no catalog to run on: this control ends
             self.lost(e)
             for ask in asks:
@@ -270,7 +274,9 @@ class Control(Leads):
         orders = [c for _, c in applied.commands if not isinstance(c, ForgetShard)]
         if orders:
             crash("before_persist")
-        kept = self.leading and self.keeper.keep(self.state, now, durable=bool(orders))
+        # A stop names what its agent reported, and the drain before it is in the file.
+        fresh = any(not isinstance(c, StopShard) for c in orders)
+        kept = self.leading and self.keeper.keep(self.state, now, durable=fresh)
         if orders:
             crash("after_persist")
         for node, command in applied.commands:

@@ -5,7 +5,7 @@ Answers for: monotonic seconds to wall time and back, and what of the state the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -74,6 +74,11 @@ class Change(Struct):
             *(self.keys, self.paused, self.confirmed, self.cordoned, self.woken_s, self.learned),
         )
         return bool(self.nodes or self.gone or self.events) or any(g is not None for g in given)
+
+    def may_wait(self, known: Container[str]) -> bool:
+        """Nothing is in it but lines of history and what the agents of nodes that are in the file say again."""
+        rest = replace(self, nodes={}, events=(), learned=None)
+        return not (rest or self.durable) and all(name in known for name in self.nodes)
 
 
 def believed(node: Node) -> NodeReport:

@@ -11,6 +11,7 @@ from typing import Any
 from llmgw.control.crash import crash
 from llmgw.control.looks import fresh_plan
 from llmgw.control.loop import Control
+from llmgw.control.settings import DIGEST
 from llmgw.control.verbs import NAME_CHARS, leading, plain
 from llmgw.core.adopt.survey import survey
 from llmgw.core.types.catalog import Catalog
@@ -36,6 +37,9 @@ async def reload(
     if confirm and not digest:
         msg = "confirm goes with the digest of the plan that was looked at"
         raise UsageError(msg, "`llmgw catalog apply` shows it and asks")
+    if digest and not DIGEST.fullmatch(digest):
+        msg = f"{plain(digest, NAME_CHARS)!r} is no digest"
+        raise UsageError(msg, "that of the plan for it: `llmgw adopt --dry-run --catalog FILE`")
 
     try:
         # In a thread: a long catalog takes seconds to read, and control is deaf that long.

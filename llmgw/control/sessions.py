@@ -69,6 +69,8 @@ class Session(Struct, eq=False):
     numbers: dict[Key, tuple[int, float]] = {}
     changed: asyncio.Event | None = None
     gone: bool = False
+    #: name of the node token that it was opened with, as `node_tokens` has it
+    token: str = ""
 
     @property
     def node(self) -> str:
@@ -133,7 +135,9 @@ class Sessions:
         for old in self._same(report):
             _refuse_double(old, report, came_from, now)
 
-    def open(self, report: NodeReport, came_from: str, now: float, epoch: int = 0) -> Session:
+    def open(
+        self, report: NodeReport, came_from: str, now: float, epoch: int = 0, token: str = ""
+    ) -> Session:
         """A new session in place of those of the same node; `check` has let it in."""
         former: tuple[str, ...] = ()
         for old in self._same(report):
@@ -149,6 +153,7 @@ class Sessions:
             epoch=epoch,
             former=former,
             changed=asyncio.Event(),
+            token=token,
         )
         self._by_id[new.id] = self._by_node[report.node] = new
         self._latest[report.node_id] = (report.boot_id, report.registration)
@@ -278,6 +283,13 @@ class Sessions:
         for session in silent:
             self._end(session)
         return silent
+
+    def revoke(self, token: str) -> list[str]:
+        """Nodes that came with it: from the next turn on as silent as one that has died."""
+        mine = [s for s in self._by_id.values() if s.token == token]
+        for session in mine:
+            session.heard_s = -SESSION_TTL_S
+        return [s.node for s in mine]
 
     def end_all(self) -> None:
         for session in list(self._by_id.values()):

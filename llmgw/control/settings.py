@@ -38,6 +38,9 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
     token: str = ""
     node_token: str = ""
     insecure: bool = False
+    #: of one's own; "" makes one beyond loopback, unless `insecure`
+    tls_cert: str = ""
+    tls_key: str = ""
 
     @property
     def gateway_dir(self) -> Path:
@@ -53,7 +56,7 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
         spec.check(self.lease)
         if not self.listen.loopback and not self.token and not self.insecure:
             msg = f"--listen {self.listen} is open to the network and no token is set"
-            hint = "set LLMGW_TOKEN and LLMGW_NODE_TOKEN, or mean it: --insecure"
+            hint = "`llmgw token new --operator` makes one, or set LLMGW_TOKEN; or mean it: --insecure"
             raise UsageError(msg, hint)
         if self.gateway is not None and self.gateway == self.listen and self.listen.port:
             msg = f"--listen and --gateway are both {self.listen}"

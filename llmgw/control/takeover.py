@@ -14,9 +14,10 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from llmgw.control.apply import replica_id, uuid7
+from llmgw.control.given import flag, whole
 from llmgw.control.loop import Control
 from llmgw.control.verbs import at, leading, unknown
-from llmgw.core.adopt.foreign import Engine, engines, facts
+from llmgw.core.adopt.foreign import Engine, engines, facts, one_too_many
 from llmgw.core.adopt.survey import survey
 from llmgw.core.match import served_name, words
 from llmgw.core.place import start_message
@@ -195,13 +196,11 @@ def _in_the_way(control: Control, asked: Asked) -> Json | None:
         who = ", ".join(control.plan.settling_for) or "a moment of quiet"
         why = f"control is settling and waits for {who}: the model may run there already"
         return asked.refused(why, "ask again when `llmgw status` shows no settling", EXIT_UNKNOWN)
-    model = asked.model
-    mine = [r for r in survey(control.state).replicas if r.model == model.name]
-    run = [f"{r.replica} ({r.state})" for r in mine if r.kept and not r.going]
-    if len(run) >= model.scaling.max:
-        why = f"{model.name} has {len(run)} of max {model.scaling.max} replicas: {', '.join(run)}"
-        hint = f"llmgw stop {model.name} first, or raise scaling.max; one too many would be drained"
-        return asked.refused(why, hint)
+    full = one_too_many(survey(control.state), asked.model)
+    if full:
+        name = asked.model.name
+        hint = f"llmgw stop {name} first, or raise scaling.max; one too many would be drained"
+        return asked.refused(full, hint)
     return None
 
 
@@ -302,9 +301,9 @@ def _outcome(document: Json, shard: Shard) -> Json:
 
 def parsed(body: Json) -> dict[str, Any]:
     """What of a request `takeover` is called with."""
-    node, pid, wanted = body.get("node"), body.get("pid"), body.get("as")
+    node, pid, wanted = body.get("node"), whole(body, "pid"), body.get("as")
     if not isinstance(node, str) or type(pid) is not int or not isinstance(wanted, str):
         msg = "a takeover names a node, a pid and what the process is"
         raise UsageError(msg, '{"node": "box2", "pid": 4242, "as": "MODEL/PROFILE"}')
-    dry_run = body.get("dry_run") is True
+    dry_run = flag(body, "dry_run")
     return {"node": node, "pid": pid, "wanted": wanted, "dry_run": dry_run}

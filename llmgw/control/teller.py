@@ -43,11 +43,19 @@ class Teller:
         for r in found.replicas:
             if r.held:
                 continue  # its node is silent: that is told, what its engines do nobody knows
-            # A32: one line says replica, model, have, want, state
+            # A32: one line says replica, model, have, want, state; of a failure also why, in the engine's last words
+            failed = r.state == "failed"
+            ours = (
+                v.shard.report
+                for v in found.verdicts
+                if failed and v.shard.incarnation == r.incarnation
+            )
+            errors = dict.fromkeys(report.error for report in ours if report.error)
             self._story.once(
                 ("replica", r.incarnation),
                 "replica",
-                f"{r.replica} is {r.state}, {r.have} of {r.want} shards",
+                "; ".join([f"{r.replica} is {r.state}, {r.have} of {r.want} shards", *errors]),
+                level="warning" if failed else "info",
                 exact=True,
                 replica=r.replica,
                 model=r.model,

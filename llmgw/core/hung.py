@@ -37,6 +37,8 @@ def why(state: State, replica: Replica, now: float) -> str:
     since_s, _, shard = min(ill, key=lambda x: x[:2])
     # Who comes back after a silence brings the network with him, which may be all that was wrong.
     back_s = max(state.nodes[s.node].registered_s for s in replica.members)
+    # Like every window it begins when settling is over: else the pass after that would end what no dry run foresees.
+    back_s = max(back_s, state.settled_s or 0.0)
     quiet_s = now - max(since_s, back_s, answered_s(state, replica.replica) or 0.0)
     profile = state.catalog.models[replica.model].profile(replica.profile)
     assert profile is not None

@@ -102,7 +102,7 @@ def text(page: Iterable[Table | str], *, width: int = 0, color: bool = False) ->
         line
         for part in page
         for line in (
-            [_coloured(part, color=color)]
+            [_styled(part, style(part), color=color)]
             if isinstance(part, str)
             else _lines(part, width, color=color)
         )
@@ -134,7 +134,7 @@ def _joined(
     line, pad = "", 0
     for part, look, room in zip(parts, styles, wide, strict=False):
         if part:
-            line += " " * pad + (f"\x1b[{look}m{part}\x1b[0m" if color and look else part)
+            line += " " * pad + _styled(part, look, color=color)
             pad = 0
         pad += room - _cells(part) + GAP
     return line
@@ -161,10 +161,16 @@ def _one_by_one(table: Table, width: int, *, color: bool) -> Iterator[str]:
         for name, cell in zip_longest(table.head, row, fillvalue=""):
             if cell in {"", "-"}:
                 continue
-            room = width - named - GAP if named else width
-            for part in _folded(cell, room if room >= LEAST else width):
-                yield _joined((name, part), (HEAD, style(cell)), (named, 0), color=color)
-                name = ""  # noqa: PLW2901 - said once
+            room = width - named - GAP
+            beside = named and room >= LEAST
+            if name and not beside:
+                yield _styled(name, HEAD, color=color)
+            for part in _folded(cell, room if beside else width):
+                if beside:
+                    yield _joined((name, part), (HEAD, style(cell)), (named, 0), color=color)
+                    name = ""  # noqa: PLW2901 - said once
+                else:
+                    yield _styled(part, style(cell), color=color)
 
 
 def _folded(cell: str, room: int) -> list[str]:
@@ -184,9 +190,8 @@ def _cells(text: str) -> int:
     return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _coloured(line: str, *, color: bool) -> str:
-    look = style(line) if color else ""
-    return f"\x1b[{look}m{line}\x1b[0m" if look else line
+def _styled(text: str, look: str, *, color: bool) -> str:
+    return f"\x1b[{look}m{text}\x1b[0m" if color and look else text
 
 
 def style(cell: str) -> str:

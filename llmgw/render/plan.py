@@ -28,6 +28,7 @@ def page(plan: Json) -> list[Table | str]:
     follows = list(_follows(plan, ends, names))
     if follows:
         parts.append(Table((), follows))
+    parts += [f"take over: {line}" for line in _takeovers(plan)]
     parts += [f"warning: {w}" for w in plan.get("warnings", ())]
     parts += _held_back(plan)
     parts.append(summary(plan, ends))
@@ -136,10 +137,16 @@ def _foreign(rows: list[Json], names: dict[str, str]) -> list[str]:
     ]
 
 
+def _takeovers(plan: Json) -> list[str]:
+    """What to type for each engine that can be taken over: on a line of its own, to be copied from any terminal."""
+    return list(dict.fromkeys(f["adopt"] for f in plan.get("foreign", ()) if f.get("adopt")))
+
+
 def _likeness(process: Json) -> str:
     if process.get("adopt"):
-        profile = process["matches"].partition("/")[2]
-        return f", matches {profile}: {process['adopt']}"
+        return f", matches {process['matches'].partition('/')[2]}"
+    if process.get("in_the_way"):
+        return f", matches {process['matches'].partition('/')[2]}; {process['in_the_way']}"
     if process.get("nearest"):
         differs = [f"{d['what']} {d['runs']} instead of {d['wanted']}" for d in process["differs"]]
         return f", is not quite {process['nearest']}: {'; '.join(differs)}; left alone"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmgw.errors import LlmgwError
 from llmgw.render.page import Table
 
 Json = dict[str, Any]
@@ -17,10 +18,19 @@ def page(document: Json) -> list[Table | str]:
     facts = document["facts"]
     if facts:
         parts.append(Table(("FACT", "WANTED", "RUNS WITH", ""), [_row(f) for f in facts]))
-    parts.append(_outcome(document))
-    if document.get("hint"):
-        parts.append(f"hint: {document['hint']}")
+    if refusal(document) is None:
+        parts.append(_outcome(document))
     return parts
+
+
+def refusal(document: Json) -> LlmgwError | None:
+    """Where it was not done: the facts stand in the table, and why is an error like any other."""
+    if document["taken"] or document["already"] or not document["why"]:
+        return None
+    msg = f"{_who(document)} was not taken over as {_as(document)}: {document['why']}"
+    error = LlmgwError(msg, document.get("hint") or "")
+    error.exit_code = int(document["exit_code"])
+    return error
 
 
 def _row(fact: Json) -> list[str]:
@@ -28,14 +38,19 @@ def _row(fact: Json) -> list[str]:
 
 
 def _outcome(document: Json) -> str:
-    who = f"pid {document['pid']} on {document['node']}"
-    what = f"{document['model']}/{document['profile']}"
+    who = _who(document)
     if document["already"]:
         return f"{document['why']}: nothing was done"
     if document["taken"]:
         why = f": {document['why']}" if document["why"] else ""
         said = f"{who} is {document['shard']} now, {document['state']}{why}; nothing was restarted"
         return f"{said}, and from here on it is started, drained and stopped like any other"
-    if document["why"]:
-        return f"{who} was not taken over as {what}: {document['why']}"
-    return f"{who} would be taken over as {what}"
+    return f"{who} would be taken over as {_as(document)}"
+
+
+def _who(document: Json) -> str:
+    return f"pid {document['pid']} on {document['node']}"
+
+
+def _as(document: Json) -> str:
+    return f"{document['model']}/{document['profile']}"

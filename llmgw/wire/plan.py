@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from llmgw.core.adopt.foreign import Engine, engines, nearest
+from llmgw.core.adopt.foreign import Engine, engines, nearest, one_too_many
 from llmgw.core.reconcile.guard import rolled
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.plan import (
@@ -71,7 +71,7 @@ def plan_document(
         "replicas": [_replica(r) for r in plan.replicas if r.claimed],
         "actions": actions,
         "gpus": [g for name in sorted(nodes) for g in _gpus(nodes[name])],
-        "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name], catalog)],
+        "foreign": [f for name in sorted(nodes) for f in _foreign(nodes[name], catalog, plan)],
         "summary": summary,
         "disturbs": _disturbed(plan),
         "blocked": _blocked(plan),
@@ -171,11 +171,11 @@ def _gpus(node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def _foreign(node: Node, catalog: Catalog | None) -> list[dict[str, Any]]:
+def _foreign(node: Node, catalog: Catalog | None, plan: Plan) -> list[dict[str, Any]]:
     """A row a process and GPU; of an engine that somebody started what it is most like, and how to take it over."""
     report = node.report
     rows = []
-    said = {e.pid: _likeness(node, e, catalog) for e in engines(report)}
+    said = {e.pid: _likeness(node, e, catalog, plan) for e in engines(report)}
     for f in sorted(report.foreign, key=lambda f: (f.gpu, f.pid)):
         if f.shard:
             continue
@@ -193,20 +193,24 @@ def _foreign(node: Node, catalog: Catalog | None) -> list[dict[str, Any]]:
     return rows
 
 
-NOTHING_LIKE_IT: dict[str, Any] = {"matches": None, "nearest": None, "differs": [], "adopt": None}
+NOTHING_LIKE_IT: dict[str, Any] = {
+    "matches": None, "nearest": None, "differs": [], "adopt": None, "in_the_way": None,
+}  # fmt: skip
 
 
-def _likeness(node: Node, engine: Engine, catalog: Catalog | None) -> dict[str, Any]:
+def _likeness(node: Node, engine: Engine, catalog: Catalog | None, plan: Plan) -> dict[str, Any]:
     like = nearest(catalog, node.report, engine) if catalog is not None else None
-    if like is None:
+    if like is None or catalog is None:
         return NOTHING_LIKE_IT
     alike = not like.differing
+    full = one_too_many(plan, catalog.models[like.model]) if alike else ""
     line = f"llmgw adopt {node.report.node}:{engine.pid} --as {like.name}"
     return {
         "matches": like.name if alike else None,
         "nearest": like.name,
         "differs": [{"what": f.what, "wanted": f.wanted, "runs": f.runs} for f in like.differing],
-        "adopt": line if alike else None,
+        "adopt": line if alike and not full else None,
+        "in_the_way": full or None,
     }
 
 

@@ -105,7 +105,7 @@ def test_nobody_and_somebody_who_says_nothing(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["box1:8801", "https://box1:8801", "http://", "http://box1:x", "http://box1:99999", ""]
+    "url", ["box1:8801", "https://", "ftp://box1:8801", "http://", "http://box1:x", "http://box1:99999", ""]
 )
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(UsageError, match="is not the address of control"):
@@ -119,6 +119,8 @@ def test_addresses_that_are_none(url: str) -> None:
         ("http://[::1]:8801/", ("::1", 8801, "")),
         ("http://[::1]", ("::1", 80, "")),
         ("http://box1/llm/", ("box1", 80, "/llm")),
+        ("https://box1:8801", ("box1", 8801, "")),
+        ("https://box1", ("box1", 443, "")),
     ],
 )
 def test_addresses(url: str, place: tuple[str, int, str]) -> None:

@@ -88,7 +88,10 @@ def test_ctrl_c_is_130_and_quiet(error: BaseException, capsys: pytest.CaptureFix
         (["adpot"], "llmgw: no such command 'adpot'\nhint: did you mean 'adopt'?"),
         (["standby"], "llmgw: no such command 'standby'\nhint: `llmgw --help` shows what there is"),
         (["adopt", "--dry"], "llmgw: no such option: --dry\nhint: did you mean --dry-run?"),
-        (["control", "--standbye"], "llmgw: no such option: --standbye\nhint: did you mean --standby?"),
+        (
+            ["control", "--standbye"],
+            "llmgw: no such option: --standbye\nhint: did you mean --standby?",
+        ),
         (
             ["status", "-o", "yaml"],
             "llmgw: invalid value for '-o' / '--output': 'yaml' is not one of",

@@ -1,7 +1,10 @@
 """`llmgw down`: what it asks, and waits that end."""
 
+import os
+
 import pytest
 
+from llmgw.cli import box
 from tests.cli.say import Said, llmgw
 from tests.cli.stub import Json, Stub, Terminal
 
@@ -39,3 +42,29 @@ def test_a_node_that_does_not_answer_is_not_waited_for(control: Stub) -> None:
         "hint: start the agent there and try again; `llmgw down` ends control and leaves them running\n"
     )
     assert control.sent == [("POST /api/v1/end", {})]
+
+
+def test_nobody_is_there_to_end_the_engines() -> None:
+    """They are not forgotten, and nothing else is ended in their place."""
+    said = llmgw("down", "--engines", "--yes", "--control", "http://127.0.0.1:9")
+    assert said.code == 3
+    assert said.err.splitlines()[0] == (
+        "llmgw: no control at 127.0.0.1:9: connection refused: it is control that ends engines; "
+        "nothing was ended"
+    )
+    assert "`llmgw up` finds all that runs" in said.err
+
+
+def test_a_gateway_that_goes_on_is_not_called_ended(
+    control: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds a request that waits for a start, and ends after that."""
+    control.answers["POST /api/v1/shutdown"] = {"pid": 0, "gateway_pid": 4711}
+    monkeypatch.setattr(box, "_wait_gone", lambda _peer, _pid: None)
+    monkeypatch.setattr(box, "_here", lambda _peer, _pid: os.getpid())
+    monkeypatch.setattr(box, "END_S", 0.0)
+    said = llmgw("down")
+    assert said.code == 0
+    assert f"llmgw: the gateway (pid {os.getpid()}) still has requests" in said.err
+    assert "llmgw: control has ended\n" in said.err
+    assert "the gateway have ended" not in said.err

@@ -82,6 +82,16 @@ def test_a_revocation_wants_a_yes_and_says_what_follows(stub: Stub) -> None:
     assert llmgw("key", "revoke", " ", "--yes").code == 2
 
 
+def test_a_key_that_nobody_has_is_not_asked_about(stub: Stub) -> None:
+    stub.answers["GET /api/v1/keys"] = {"keys": [ANN]}
+    stub.answers["POST /api/v1/keys/anne/revoke"] = refused(
+        "there is no API key called 'anne'", "did you mean ann?", 404
+    )
+    said = llmgw("key", "revoke", "anne")
+    assert (said.code, said.out) == (1, "")
+    assert said.err == "llmgw: there is no API key called 'anne'\nhint: did you mean ann?\n"
+
+
 def test_the_first_key_is_made_before_control_starts(tmp_path: Path) -> None:
     """A gateway beyond loopback starts with a key only, so there must be a way to make one."""
     file = str(tmp_path / "inventory.db")

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -54,7 +55,18 @@ NODE = {
     "node": "box1",
     "state": "ready",
     "version": "0.1.0",
-    "gpus": [{**GPU, "used": 18 * GIB, "reserved": 18 * GIB, "foreign": 2 * GIB}],
+    "gpus": [
+        {
+            **GPU,
+            "used": 18 * GIB,
+            "reserved": 18 * GIB,
+            "foreign": 2 * GIB,
+            "power_w": 212.0,
+            "power_limit_w": 300.0,
+            "link": "gen1 x8 of gen4 x16",
+            "driver": "570.86.15",
+        }
+    ],
     "power_w": 212.0,
     "power_budget_w": 300.0,
     "engines": 1,
@@ -100,7 +112,9 @@ def test_wide_adds_what_is_asked_for_when_something_is_odd() -> None:
         )
         if line.startswith(("box1", "coder"))
     )
-    assert node.endswith("2.0 GiB  0.1.0")
+    assert node.endswith(
+        "1        6.0 GiB  18.0 GiB  2.0 GiB  212/300 W  gen1 x8 of gen4 x16  570.86.15  0.1.0"
+    )
     assert engine.endswith("q4       4711  http://10.0.0.11:18000  out of memory; args changed")
 
 
@@ -108,12 +122,20 @@ def test_a_model_that_loads_and_one_that_sleeps() -> None:
     loading = {**SHARD, "state": "loading", "progress": 0.63, "gpus": [], "compute": None}
     asleep = {**MODEL, "name": "embed", "aliases": [], "state": "unloaded", "ready": 0}
     document = fleet(
-        replicas=[{**REPLICA, "state": "starting", "in_flight": 0, "shards": [loading]}],
+        replicas=[
+            {
+                **REPLICA,
+                "state": "starting",
+                "in_flight": 0,
+                "since": "2025-12-31T23:59:00Z",
+                "shards": [loading],
+            }
+        ],
         models=[{**MODEL, "state": "loading", "ready": 0, "waiting": 1}, asleep],
     )
     assert text(document)[3:] == [
-        "coder  coder-7k2  box1  -    loading 63%  1w    -           3d4h  cpu",
-        "embed  -          -     -    unloaded     -     -           -     -",
+        "coder  coder-7k2  box1  -    loading 63% eta 35s  1w    -           1m   cpu",
+        "embed  -          -     -    unloaded             -     -           -    -",
     ]
     assert status.complaints(document) == []
 
@@ -159,7 +181,51 @@ def test_what_needs_attention_is_said(more: dict[str, Any], said: str) -> None:
     assert said in text(fleet(**more))
 
 
+def test_an_open_breaker_is_a_complaint() -> None:
+    """Cron is to hear of a replica that is up and gets no request; a half-open one is on its way back."""
+    broken = {**REPLICA, "breaker": "open", "breaker_why": "3 connections refused"}
+    said = "warning: the breaker of coder-7k2 is open, no request goes there: 3 connections refused"
+    assert status.complaints(fleet(replicas=[broken])) == [said]
+    assert status.complaints(fleet(replicas=[{**REPLICA, "breaker": "half-open"}])) == []
+
+
+def test_how_far_a_roll_is() -> None:
+    old = {**REPLICA, "replica": "coder-old", "drift": "args: -c 32768 -> 65536"}
+    assert text(fleet(replicas=[REPLICA, old]))[-1] == (
+        "roll of coder: 1 of 2 run as the catalog says now; coder-old: args: -c 32768 -> 65536"
+    )
+
+
+def test_when_it_goes_idle_and_in_how_long() -> None:
+    model = {**MODEL, "idle_until": "2026-01-01T00:05:12Z"}
+    row = text(fleet(models=[model], replicas=[{**REPLICA, "in_flight": 0}]))[3]
+    assert re.search(r"ready  -     \d\d:05:12 in 5m12s  3d4h", row)
+
+
+def test_wide_names_who_else_holds_memory() -> None:
+    """Task 12: what is ours, what is not, what is free; as nvidia-smi has it."""
+    others = [
+        {"pid": 4242, "gpu": "GPU-a", "memory": 2 * GIB, "command": "python comfy.py", "port": None},
+        {"pid": 4711, "gpu": "GPU-a", "memory": GIB, "command": "x", "shard": "coder-7k2/0"},
+        {"pid": 99, "gpu": None, "memory": 0, "command": "ollama serve", "port": 11434},
+    ]  # fmt: skip
+    document = fleet(nodes=[{**NODE, "foreign": others}])
+    assert text(document, wide=True)[-4:] == [
+        "NODE  GPU  PID   PORT   MEMORY   NOT OURS",
+        "box1  0    4242  -      2.0 GiB  python comfy.py",
+        "box1  0    4711  -      1.0 GiB  x (coder-7k2/0, beyond what it was given)",
+        "box1  -    99    11434  -        ollama serve",
+    ]
+    assert not any("comfy" in line for line in text(document))
+
+
 def test_what_is_under_way_is_said() -> None:
+    drain = {"shard": "a-1/0", "reason": "operator", "why": "draining: an operator asked for it"}
+    due = {"stops_pending": [{**drain, "at": "2026-01-01T00:00:00Z"}]}
+    assert re.fullmatch(
+        r"stop pending: a-1/0, operator, at the latest at \d\d:\d\d:\d\d: draining: an operator .*",
+        text(fleet(**due))[-1],
+    )
     stop = {"shard": "old-1/0", "reason": "model_removed", "at": "2026-01-01T00:00:00Z"}
     settling = {"since": "2026-01-01T00:00:00Z", "waiting_for": ["box2"]}
     lines = text(fleet(settling=settling, stops_pending=[stop]))
@@ -210,6 +276,45 @@ def test_a_terminal_wraps_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert "\x1b" not in said
     assert max(map(len, said.splitlines())) <= 40
     assert WHY in " ".join(said.replace("- stop", "").split())
+
+
+NAMES = (
+    "gpt-oss-120b-mxfp4",
+    "gpt-oss-120b-mxfp4-7k2m",
+    "a-node-of-a-long-name",
+    "loading 63% eta 4m10s",
+)
+LONG = Table(("MODEL", "REPLICA", "NODE", "STATE", "WHERE"), [[*NAMES, "gpu 36/36"], [*NAMES, "-"]])
+
+
+@pytest.mark.parametrize("width", [12, 20, 40, 60, 80, 100, 200])
+@pytest.mark.parametrize("head", [LONG.head, ()])
+def test_no_width_loses_anything_or_is_overrun(
+    width: int, head: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, columns beyond the width were cut to their first letters, and those after them away."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = io.StringIO()
+    page.show([Table(head, LONG.rows)], Look(terminal=True, color=False), out)
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    said, whole = (
+        Counter(text.replace("-", "").replace(" ", "").replace("\n", ""))
+        for text in (out.getvalue(), "".join(cell for row in LONG.rows for cell in row))
+    )
+    assert whole <= said if head else whole == said
+    for cell in (*NAMES, "gpu 36/36"):
+        parts = re.split(r"[-\s]+", cell)
+        if width >= 40:
+            assert all(part in out.getvalue() for part in parts), (cell, out.getvalue())
+    if width >= 100:
+        assert len(out.getvalue().splitlines()) == 2 + bool(head)
+
+
+def test_letters_of_the_east_are_two_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = Table(("A", "B"), [["\u65e5\u672c", "x"], ["abcd", "y"]])
+    said = page.text([table], width=80).splitlines()
+    assert said == ["A     B", "\u65e5\u672c  x", "abcd  y"]
 
 
 def test_colour_repeats_what_the_words_say() -> None:

@@ -54,14 +54,7 @@ def test_a71_each_fact_on_a_line_then_what_became_of_it() -> None:
             "started, drained and stopped like any other"
         ),
     ]
-    assert shown(REFUSED)[2:] == [
-        "-c 32768 16384 ! differs",
-        (
-            "pid 4242 on box2 was not taken over as qwen/q4: it is not what qwen/q4 starts: -c 16384 "
-            "instead of 32768"
-        ),
-        "hint: stop it",
-    ]
+    assert shown(REFUSED)[2:] == ["-c 32768 16384 ! differs"]
     dry = DONE | {"taken": False}
     assert shown(dry)[-1] == "pid 4242 on box2 would be taken over as qwen/q4"
     failed = DONE | {"state": "failed", "why": "nobody saw it exit"}
@@ -73,7 +66,11 @@ def test_a71_each_fact_on_a_line_then_what_became_of_it() -> None:
 def test_a71_asked_of_control_with_its_exit_code(stub: Stub) -> None:
     stub.answers["POST /api/v1/adopt"] = REFUSED
     said = llmgw("adopt", "box2:4242", "--as", "qwen/q4", "--control", stub.url)
-    assert (said.code, said.err) == (1, "")
+    assert (said.code, said.out.splitlines()[0].split()[0]) == (1, "FACT")
+    assert said.err == (
+        "llmgw: pid 4242 on box2 was not taken over as qwen/q4: it is not what qwen/q4 starts: -c 16384 "
+        "instead of 32768\nhint: stop it\n"
+    )
     asked = {"node": "box2", "pid": 4242, "as": "qwen/q4", "dry_run": False}
     assert stub.sent == [("POST /api/v1/adopt", asked)]
     stub.answers["POST /api/v1/adopt"] = DONE
@@ -90,7 +87,10 @@ def test_a71_asked_of_control_with_its_exit_code(stub: Stub) -> None:
         (["box2:x", "--as", "q"], "'box2:x' is not NODE:PID"),
         ([":7", "--as", "q"], "':7' is not NODE:PID"),
         (["--as", "q"], "--as says what, and not which engine"),
-        (["box2:7"], "what box2:7 is to be taken over as is not said"),
+        (
+            ["box2:7"],
+            "what box2:7 is to be taken over as is not said\nhint: llmgw adopt box2:7 --as ",
+        ),
         (["box2:7", "--as", "q", "--catalog", "c.yaml"], "taken over by the running control"),
     ],
 )
@@ -138,8 +138,17 @@ def test_a70_an_engine_of_a_person_is_one_line_with_what_to_do() -> None:
         row(4243, "GPU-0", 2, **like),
         row(9, "GPU-0", 1),
     ) == [
-        f"? foreign llama-server pid 4242 box2 0,1 8080 - holds 20.0 GiB, matches q4: {line}",
+        "? foreign llama-server pid 4242 box2 0,1 8080 - holds 20.0 GiB, matches q4",
         "? foreign Xorg pid 9 box2 0 - - holds 1.0 GiB; not ours, left alone",
+        f"take over: {line}",
+    ]
+
+
+def test_a71_one_too_many_is_not_offered_for_it_would_be_refused() -> None:
+    why = "qwen has 1 of max 1 replicas: qwen-1 (ready)"
+    like = {"engine": 4242, "matches": "qwen/q4", "nearest": "qwen/q4", "in_the_way": why}
+    assert strangers(row(4242, "GPU-1", 18, port=8080, **like)) == [
+        f"? foreign llama-server pid 4242 box2 1 8080 - holds 18.0 GiB, matches q4; {why}"
     ]
 
 

@@ -16,12 +16,19 @@ from typing_extensions import override
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import TERMINAL, NodeReport, Resources, ShardReport
+from llmgw.core.types.sleep import Asleep
 from llmgw.core.types.state import Draining, Failure
 from tests.core.world import FP, GIB, catalog, gpus, model, node, profile, shard
 
 BOXES = ("box1", "box2", "box3")
 NEW_FP = "1:bbbb"
 STATES = ("ready", "ready", "ready", "loading", "unhealthy", "draining", "failed", "unknown")
+#: one that can sleep, and does
+ASLEEP: dict[str, Any] = {
+    "state": "asleep",
+    "sleep": 1,
+    "asleep": Asleep(freed_bytes=8 * GIB, rest_bytes=2 * GIB, verified=True),
+}
 OLD_AGENTS_LACK: tuple[dict[str, Any], ...] = (
     {},
     {},
@@ -77,7 +84,7 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     low = draw(pick([0, 1, 1, 2]))
     models = [
         model("alpha", main, low=low, high=draw(st.integers(max(low, 1), 2))),
-        model("beta", profile(), aliases=draw(pick([(), ("old",)])), low=draw(pick([0, 1]))),
+        model("beta", profile(sleep=draw(pick([None, 1]))), aliases=draw(pick([(), ("old",)])), low=draw(pick([0, 1]))),
         model("deep", profile(nodes=draw(pick([2, 2, 1]))), low=1),
     ]
     gone = draw(pick(["", "", "alpha", "beta", "deep"]))
@@ -119,7 +126,8 @@ def shards(draw: st.DrawFn, box: str) -> ShardReport:
         gave_up=state == "failed" and draw(st.booleans()),
         node=draw(pick([None] * 9 + ["box9"])),
     )
-    return replace(whole, **draw(pick(OLD_AGENTS_LACK)))
+    naps = name == "beta" and state == "ready" and draw(st.booleans())
+    return replace(whole, **(ASLEEP if naps else draw(pick(OLD_AGENTS_LACK))))
 
 
 @st.composite
@@ -169,7 +177,12 @@ def begun(draw: st.DrawFn, remembered: list[NodeReport]) -> dict[str, Any]:
         Failure(f"f{n}", "main", -float(age), "exit 1", gave_up=False, fingerprint=FP)
         for n, age in enumerate(draw(st.lists(st.integers(0, 2000), max_size=3)))
     )
+    boxes = [r.node for r in remembered]
+    places = [(box, gpu) for box in boxes for gpu in ("", f"{box}-0")]
+    drained = draw(st.sets(st.sampled_from(places), max_size=2)) if places else set()
     return {
+        "cordoned": dict.fromkeys(sorted(drained), "since noon by the operator"),
+        "woken_s": {"beta": -100.0} if draw(st.booleans()) else {},
         "draining": {i: Draining(-30.0, reason, "begun before") for i in sorted(draining)},
         "failures": {"alpha": failures} if failures else {},
     }

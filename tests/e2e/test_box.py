@@ -98,6 +98,39 @@ def test_a_second_up_refuses(box: Fleet) -> None:
     assert again.stderr.startswith(f"llmgw: a control answers at {place} already\nhint: ")
 
 
+def test_f47_what_an_up_that_was_killed_left_behind_is_started_anew(box: Fleet) -> None:
+    """`kill -9` of `up` ends neither part: the next one ends both, and nothing they care for."""
+    up(box)
+    engine = box.ready("alpha")["shards"][0]["pid"]
+    gateway = box.gateway_pid()
+    left = children(box.processes["up"].pid)
+    box.kill("up")
+    assert all(map(start_ticks, left.values()))
+    low, high = box.ports
+    doctor = box.llmgw("doctor").stdout
+    assert f"ports {low}-{high}: 1 listened on by our engines" in doctor, "the agent's own range"
+
+    up(box)
+    assert not any(map(start_ticks, left.values()))
+    for part, pid in left.items():
+        assert f"the {part} (pid {pid}) of an `llmgw up` that was killed still runs" in said(box)
+    assert box.ready("alpha")["shards"][0]["pid"] == engine
+    assert box.gateway_pid() == gateway
+
+
+def test_an_agent_of_another_state_dir_is_not_ours_to_end(box: Fleet, tmp_path: Path) -> None:
+    box.start("agent")
+    wait_for(lambda: box.life("agent"), "the agent")
+    pid = box.processes["agent"].pid
+    place = {name: url.removeprefix("http://") for name, url in box.urls.items()}
+    words = ["--listen", place["control"], "--gateway", place["gateway"], "--agent", place["agent"]]
+    refused = box.llmgw("up", *words, "--state-dir", tmp_path / "other")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"llmgw: an agent answers at {place['agent']} already\n")
+    assert f"`kill {pid}` ends it and leaves its engines" in refused.stderr
+    assert start_ticks(pid)
+
+
 def test_down_is_over_when_it_says_so_and_up_follows_at_once(box: Fleet) -> None:
     first = up(box)
     control = children(first.pid)["control"]

@@ -63,7 +63,8 @@ def ordered(rules: Rules, agent: Agt, orders: Orders, leases: tuple[str, ...]) -
             leader_uuid=orders.leader_uuid,
         )
         event = n.CommandReceived(command=command, control=_url(to))
-        agent = _judged(agent, fed(rules, agent, event, leases), event, mine=mine)
+        after = _judged(agent, fed(rules, agent, event, leases), event, mine=mine)
+        agent = after if len(set(leases)) == 1 else _of_files(agent, after, to)
         if mine:
             link = agent.links[to]._replace(seq=seq)
             agent = agent._replace(links=put(agent.links, to, link))
@@ -71,8 +72,8 @@ def ordered(rules: Rules, agent: Agt, orders: Orders, leases: tuple[str, ...]) -
 
 
 def opened(rules: Rules, agent: Agt, to: int, link: Link, leases: tuple[str, ...]) -> Agt:
-    agent = agent._replace(links=put(agent.links, to, link))
-    return fed(rules, agent, _opened(to, link, leases), leases)
+    agent = fed(rules, agent, _opened(to, link, leases), leases)
+    return agent._replace(links=put(agent.links, to, link))
 
 
 def closed(rules: Rules, agent: Agt, to: int, leases: tuple[str, ...]) -> Agt:
@@ -142,7 +143,7 @@ def _told(effect: n.Effect, links: list[Link]) -> None:
         case n.Register():
             at = int(effect.control)
             links[at] = links[at]._replace(again=True)
-        case n.Refuse() if effect.refusal.reason != "other_session":
+        case n.Refuse():
             at, no = int(effect.control), box(replace(effect.refusal, seq=0))
             links[at] = links[at]._replace(refused=(*links[at].refused, no))
         case _:
@@ -152,9 +153,11 @@ def _told(effect: n.Effect, links: list[Link]) -> None:
 def _judged(before: Agt, after: Agt, event: n.CommandReceived, *, mine: bool) -> Agt:
     """What the laws say of a command that was not refused as of one who may not command."""
     to, command = int(event.control), event.command
-    said = after.links[to].refused[len(before.links[to].refused) :]
-    taken = after.core is not before.core or after.links != before.links
-    if not taken or any(no.value.reason in FENCE for no in said):
+    link, had = after.links[to], len(before.links[to].refused)
+    reasons = {no.value.reason for no in link.refused[had:]}
+    if "other_session" in reasons:  # nobody would be told on the wire: a link drops such a command
+        return after._replace(links=put(after.links, to, link._replace(refused=link.refused[:had])))
+    if reasons & FENCE:
         return after
     epoch, leader = command.epoch, command.leader_uuid
     name = f"{after.node} obeys {type(command).__name__} of {leader}, epoch {epoch}"
@@ -169,6 +172,17 @@ def _judged(before: Agt, after: Agt, event: n.CommandReceived, *, mine: bool) ->
     high = max(before.high, epoch)
     obeyed = frozenset((e, u) for e, u in (*before.obeyed, (epoch, leader)) if e == high)
     return after._replace(obeyed=obeyed, wrong=after.wrong or wrong)
+
+
+def _of_files(before: Agt, after: Agt, to: int) -> Agt:
+    """Two files know nothing of each other's epochs: who was obeyed first is, while it is there (F31)."""
+    if after.obeyed == before.obeyed:
+        return after
+    first = before.chief
+    if first not in (-1, to) and before.links[first].number and before.links[first].leader:
+        wrong = f"one of two files' leaders is obeyed: {after.node} obeys another while the first is there"
+        after = after._replace(wrong=after.wrong or wrong)
+    return after._replace(chief=to)
 
 
 def _sessions(agent: Agt, leases: tuple[str, ...]) -> dict[str, n.Session]:

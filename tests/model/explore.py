@@ -73,6 +73,11 @@ def at_rest(world: World) -> str:
         return f"at rest one engine runs, not {len(running)}"
     if running not in known:
         return f"at rest its leader knows the engine that runs: {known}"
+    led = {(c.state.value.epoch, c.state.value.leader_uuid) for c in leading}
+    for agent in world.agents:
+        token = agent.core.value.token
+        if token is None or (token.epoch, token.leader_uuid) not in led:
+            return f"at rest every agent obeys a leader: {agent.node} obeys {token}, there leads {led}"
     return ""
 
 

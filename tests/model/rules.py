@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from llmgw.control.lead import Leads
 from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
-from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.messages import NodeReport, Token
 from llmgw.core.types.state import State
 
 Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
@@ -54,18 +54,17 @@ class Rules(NamedTuple):
 
 def any_epoch(state: n.AgentState, event: n.Event, now: float) -> Stepped:
     """The agent has no fence: it obeys a leader that is over."""
-    if isinstance(event, n.CommandReceived) and state.token is not None:
-        low = event.command.epoch < state.token.epoch
-        state = replace(state, token=None) if low else state
+    token = state.token
+    if isinstance(event, n.CommandReceived) and token and event.command.epoch < token.epoch:
+        return _as_if(state, None, event, now)
     return supervise(state, event, now)
 
 
 def any_leader(state: n.AgentState, event: n.Event, now: float) -> Stepped:
     """Of two leaders with one epoch the agent obeys both."""
-    if isinstance(event, n.CommandReceived) and state.token is not None:
-        token, command = state.token, event.command
-        same = command.epoch == token.epoch and command.leader_uuid != token.leader_uuid
-        state = replace(state, token=None) if same else state
+    token = state.token
+    if isinstance(event, n.CommandReceived) and token and event.command.epoch == token.epoch:
+        return _as_if(state, None, event, now)
     return supervise(state, event, now)
 
 
@@ -80,11 +79,17 @@ def any_session(state: n.AgentState, event: n.Event, now: float) -> Stepped:
 def any_file(state: n.AgentState, event: n.Event, now: float) -> Stepped:
     """Two leases that know nothing of each other are taken for one (F31)."""
     sessions = {c: replace(s, lease="etcd") for c, s in state.sessions.items()}
-    told = event
     if isinstance(event, n.SessionOpened):
-        told = replace(event, session=replace(event.session, lease="etcd"))
-    token = None if state.token is None else replace(state.token, lease="")
-    return supervise(replace(state, sessions=sessions, token=token), told, now)
+        event = replace(event, session=replace(event.session, lease="etcd"))
+    token = state.token and replace(state.token, lease="")
+    return _as_if(replace(state, sessions=sessions), token, event, now)
+
+
+def _as_if(state: n.AgentState, token: Token | None, event: n.Event, now: float) -> Stepped:
+    """Its token is this one; where none is stored the state keeps its own."""
+    after, effects = supervise(replace(state, token=token), event, now)
+    stored = any(isinstance(e, n.StoreToken) for e in effects)
+    return (after if stored else replace(after, token=state.token)), effects
 
 
 def trusting(state: State) -> State:
@@ -116,3 +121,4 @@ PLANTED = {
     ),
     "two files are one": RIGHT._replace(supervise=any_file),
 }
+PLANTED["right"] = RIGHT

@@ -85,7 +85,8 @@ class Link(NamedTuple):
 class Agt(NamedTuple):
     """An agent and its box. `alive`: engines that really run.
 
-    For the laws alone: `high`, the highest epoch it ever stored; `obeyed`, whose commands it took under that one.
+    For the laws alone: `high`, the highest epoch it ever stored; `obeyed`, whose commands it took under that one;
+    `chief`, of several files' leaders the one that it obeys.
     """
 
     node: str
@@ -94,6 +95,7 @@ class Agt(NamedTuple):
     alive: frozenset[Key] = frozenset()
     obeyed: frozenset[tuple[int, str]] = frozenset()
     high: int = 0
+    chief: int = -1
     wrong: str = ""
 
 

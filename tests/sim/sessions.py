@@ -111,6 +111,9 @@ class Sessions:
         if known is None or not known.settled:
             control.heard.last_new_s = self.control.now_s
         self._told(report.node, report.shards)
+        # A stop that was lost on its way (F79): by the agent's whole word it is still wanted, and judged anew.
+        up = {x.incarnation for x in report.shards if x.desired == "running" and x.state in m.LIVE}
+        control.heard.stopped -= up
         control.observe(s.NodeRegistered(report))
 
     def _told(self, node: str, shards: Iterable[m.ShardReport]) -> None:

@@ -75,15 +75,8 @@ class Node(Struct, frozen=True, kw_only=True):
             return ""
 
     def agent(self) -> int:
-        """The pid of the agent that holds the state dir now; 0 for none. Its lock is looked at, never tried."""
-        file = self.state_dir / "agent.lock"
-        try:
-            inode, pid = file.stat().st_ino, file.read_text().strip()
-        except OSError:
-            return 0
-        locks = (line.split() for line in self.text("proc/locks").splitlines())
-        held = any(w[1] == "FLOCK" and w[5].endswith(f":{inode}") for w in locks)
-        return int(pid) if held and pid.isdecimal() else 0
+        """The pid of the agent that holds the state dir now; 0 for none."""
+        return holder(self.state_dir, self.root)
 
     def cgroup(self, pid: int | str) -> str:
         """The one that systemd manages, "" where it cannot be told."""
@@ -92,6 +85,18 @@ class Node(Struct, frozen=True, kw_only=True):
             _, controllers, path = line.split(":", 2)
             found[controllers] = path
         return found.get("name=systemd") or found.get("", "")
+
+
+def holder(state_dir: Path, root: Path = Path("/")) -> int:
+    """The pid of the agent that holds a state dir now; 0 for none. Its lock is looked at, never tried."""
+    file = state_dir / "agent.lock"
+    try:
+        inode, pid = file.stat().st_ino, file.read_text().strip()
+        locks = (root / "proc/locks").read_text().splitlines()
+    except OSError:
+        return 0
+    held = any(w[1] == "FLOCK" and w[5].endswith(f":{inode}") for w in map(str.split, locks))
+    return int(pid) if held and pid.isdecimal() else 0
 
 
 def there(path: Path) -> bool:

@@ -14,6 +14,7 @@ from llmgw.core.match import Known, compare, fact, program
 from llmgw.core.types.by_hand import Fact, Started
 from llmgw.core.types.catalog import Catalog, Model, Profile
 from llmgw.core.types.messages import Foreign, NodeReport
+from llmgw.core.types.plan import Judged
 
 
 class Engine(Struct, frozen=True):
@@ -96,6 +97,15 @@ def _placing(report: NodeReport, profile: Profile, gpus: tuple[str, ...]) -> Ite
     for label, value in profile.select.items():
         there = report.labels.get(label, "")
         yield fact(f"label {label}", value, there, there == value)
+
+
+def one_too_many(seen: Judged, model: Model) -> str:
+    """Why no more of it is taken over, or "": what is too many would only be drained."""
+    mine = [r for r in seen.replicas if r.model == model.name]
+    run = [f"{r.replica} ({r.state})" for r in mine if r.kept and not r.going]
+    if len(run) < model.scaling.max:
+        return ""
+    return f"{model.name} has {len(run)} of max {model.scaling.max} replicas: {', '.join(run)}"
 
 
 def nearest(catalog: Catalog, report: NodeReport, engine: Engine) -> Match | None:

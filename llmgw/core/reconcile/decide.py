@@ -114,7 +114,7 @@ def _start(p: Pass, model: Model) -> None:
 def _made_room(p: Pass, model: Model, wait: Wait) -> Wait:
     """Who goes for it, and its place held for it once they have gone (A64)."""
     asks = evict.Asks(model, demand.waited_s(p.state, model.name, p.now), wait.why)
-    leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | StopReplica)}
+    leaving = p.leaving(announced=True)
     way = evict.way(p.fleet, p.survey.replicas, asks, leaving, p.now)
     for r, why in way.go:
         if not nap.makes_room(p, model, r, why):
@@ -136,9 +136,9 @@ def _not_yet(p: Pass, model: Model) -> str:
 
 
 def _roll(p: Pass, model: Model) -> None:
-    kept = p.kept.get(model.name, [])
-    if not any(r.drift for r in kept):
+    if not any(r.drift for r in p.kept.get(model.name, [])):
         return
+    kept = p.staying(model)
     old = roll.surplus(p.state, model, kept)
     if old is not None:
         why = f"{old.drift}; its replacement is ready"
@@ -167,7 +167,7 @@ def _idle(p: Pass, model: Model) -> list[tuple[Replica, str]]:
     kept = [r for r in p.kept.get(model.name, []) if not r.held and r.complete_and_ready]
     if len(kept) <= model.scaling.min:
         return []  # nearly always: what leaves need not be looked for
-    leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | RollReplica)}
+    leaving = p.leaving()
     kept = [r for r in kept if r.incarnation not in leaving]
     kept.sort(key=lambda r: (idle.idle_since_s(p.state, r), r.incarnation))
     found = []

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from llmgw.core import cordon, evict, failed
 from llmgw.core.place import NoRoom
+from llmgw.core.reconcile import nap
 from llmgw.core.reconcile.ends import drained, stoppable
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.plan import DrainReplica, Replica, StopReplica, Wait
+from llmgw.core.types.plan import NapReplica, Replica, Wait
 
 
 class _Sought(NamedTuple):
@@ -28,24 +29,36 @@ class _Sought(NamedTuple):
 
 def away(p: Pass, model: Model) -> bool:
     """One pass of the move; False where nothing of the model has to leave."""
-    kept = p.kept.get(model.name, []) if p.state.cordoned else []
+    kept = p.staying(model) if p.state.cordoned else []
     why = {r.incarnation: cordon.leaves(p.state, r.members) for r in kept if not r.held}
     leaving = [r for r in kept if why.get(r.incarnation)]
     if not leaving:
         return False
     stay = [r for r in kept if not why.get(r.incarnation)]
     least = model.scaling.min
-    sought = _elsewhere(p, model, least - len(stay), why[leaving[0].incarnation])
+    # What is missing anyhow was seen to before: `min` wants it, whoever leaves.
+    coming = _coming(p, model)
+    lacking = min(least - len(stay), len(leaving))
+    sought = _elsewhere(p, model, lacking, why[leaving[0].incarnation])
     up = sum(r.complete_and_ready for r in stay)
+    nowhere = max(least - len(stay) - len(leaving) - coming, 0)
     leaving.sort(key=lambda r: (_serves(r), r.in_flight, r.started_at, r.incarnation))
-    needed = min(max(least - up - sought.homeless, 0), sum(map(_serves, leaving)))
+    needed = max(least - up - sought.homeless - nowhere, 0)
+    needed = min(needed, sum(map(_serves, leaving)))
     for r in leaving[: len(leaving) - needed]:
         said = f"{why[r.incarnation]}; {_how(r, least, up, sought)}"
         p.actions.append(drained(r, stoppable(r.members), cordon.REASON, said))
-    if needed and not sought.placed:
-        why_not = _coming(stay) if sought.homeless or not sought.why else sought.why
+    if needed and not sought.placed and not coming:
+        why_not = _behind(stay) if sought.homeless or not sought.why else sought.why
         _waits(p, model, leaving[-1], why_not)
     return True
+
+
+def _coming(p: Pass, model: Model) -> int:
+    """Of the model, what this pass already starts, wakes, or keeps a place for."""
+    mine = [a for a in p.actions if a.model == model.name]
+    kept = sum(isinstance(a, Wait) and bool(a.spots) for a in mine)
+    return p.starts.of(model) + kept + sum(isinstance(a, NapReplica) for a in mine)
 
 
 def _elsewhere(p: Pass, model: Model, lacking: int, because: str) -> _Sought:
@@ -55,6 +68,12 @@ def _elsewhere(p: Pass, model: Model, lacking: int, because: str) -> _Sought:
         why = failed.gave_up(p.state, model) or failed.backing_off(p.state, model, p.now)
         if why:
             return _Sought(n, 0, f"its replacement failed ({why})")
+        sleeper = nap.wakes(p, model, reason)
+        if sleeper is not None:
+            p.actions.append(sleeper)
+            if isinstance(sleeper, Wait):
+                return _Sought(lacking, 0, "")
+            continue
         answer = p.place(model)
         if isinstance(answer, NoRoom) and answer.soon:
             p.starts.wait(model, answer, reason, lacking - n)
@@ -69,7 +88,7 @@ def _elsewhere(p: Pass, model: Model, lacking: int, because: str) -> _Sought:
 
 def _cleared(p: Pass, model: Model, why: str) -> bool:
     """Whether idle on-demand replicas make way, as for any that `min` wants (A64); busy ones are not waited for."""
-    leaving = {a.incarnation for a in p.actions if isinstance(a, DrainReplica | StopReplica)}
+    leaving = p.leaving(announced=True)
     way = evict.way(p.fleet, p.survey.replicas, evict.Asks(model, 0.0, why), leaving, p.now)
     if way.hold is None:
         return False
@@ -95,7 +114,7 @@ def _how(r: Replica, least: int, up: int, sought: _Sought) -> str:
     return f"{up} other{' is' if up == 1 else 's are'} ready"
 
 
-def _coming(stay: list[Replica]) -> str:
+def _behind(stay: list[Replica]) -> str:
     """Of those that are to take over, what the first is that cannot yet."""
     r = next(r for r in stay if not r.complete_and_ready)
     return f"{r.replica} is {'not heard' if r.held else r.state}"

@@ -27,6 +27,8 @@ def dozes(p: Pass, model: Model, r: Replica, why: str) -> bool:
     # It may have been started without, or by an older agent.
     if profile.sleep is None or r.drift or not all(s.report.sleep for s in r.members):
         return False
+    if cordon.leaves(p.state, r.members):
+        return False  # nothing of it may stay there, asleep or not
     p.dozing.add(r.incarnation)
     begun = p.state.dozing.get(r.incarnation)
     if begun is None:
@@ -50,7 +52,7 @@ def makes_room(p: Pass, asks: Model, r: Replica, why: str) -> bool:
 
 def stays(p: Pass, model: Model) -> None:
     """Those that were to sleep and are not idle any more, nor in anybody's way, are routed again."""
-    for r in p.kept.get(model.name, []) if p.state.dozing else ():
+    for r in p.staying(model) if p.state.dozing else ():
         if r.incarnation in p.state.dozing and r.incarnation not in p.dozing:
             p.actions.append(_step("stay", r, "it is wanted again"))
 

@@ -8,7 +8,14 @@ from llmgw.core.capacity import Held, holdings
 from llmgw.core.place import Fleet, NoRoom, Placement, take
 from llmgw.core.reconcile.starts import Starts
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.plan import Action, Replica, Verdict
+from llmgw.core.types.plan import (
+    Action,
+    DrainReplica,
+    Replica,
+    RollReplica,
+    StopReplica,
+    Verdict,
+)
 from llmgw.core.types.state import Shard, State
 
 
@@ -57,6 +64,20 @@ class Pass:
         if self._starts is None:
             self._starts = Starts(self.fleet, self.actions)
         return self._starts
+
+    def leaving(self, *, announced: bool = False) -> set[str]:
+        """What this pass ends already: nothing more is decided about it. `announced`: also what has a grace left."""
+        return {
+            a.incarnation
+            for a in self.actions
+            if isinstance(a, DrainReplica | RollReplica)
+            or (isinstance(a, StopReplica) and (announced or not a.due_s))
+        }
+
+    def staying(self, model: Model) -> list[Replica]:
+        """The model's kept ones without those."""
+        leaving = self.leaving()
+        return [r for r in self.kept.get(model.name, []) if r.incarnation not in leaving]
 
     def place(self, model: Model) -> Placement | NoRoom:
         return self.starts.place(model)

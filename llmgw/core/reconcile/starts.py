@@ -58,6 +58,10 @@ class Starts:
         why = self._why(mine.placement)
         return NoRoom(mine.placement.profile, why, soon=True, then=mine.placement)
 
+    def of(self, model: Model) -> int:
+        """How many replicas of the model have a place by now."""
+        return sum(d.planned.model is model for d in self._due)
+
     def start(self, model: Model, placement: Placement, reason: str) -> None:
         due = _Due(Planned(model, placement, starts=True), reason, None)
         due.action = _start(due)

@@ -58,7 +58,7 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
 
     `healthy` False: not for new work, `trouble` says why; `lost`: it does not answer at all any more (F72). A healthy
     one may have `trouble` too. `unified`: its memory is the host's, the same bytes. `selector`: how the vendor's
-    runtime is told of it where not by uuid. `numa`: of its slot; `nvlink`: to which uuids; `link`: PCIe, now and at most.
+    runtime is told of it where not by uuid. `numa`: of its slot; `nvlink`: to which uuids; `link`: PCIe, now and most.
     """
 
     uuid: str
