@@ -193,6 +193,8 @@ class Join(NamedTuple):
     controls: tuple[str, ...] = ()
     trust: Trust = Trust()
     token: str = ""
+    #: as `--address` was given
+    address: str = ""
 
     def of(self, urls: Sequence[str]) -> Join:
         """It holds for its own controls only: nobody else is shown its token."""
@@ -205,7 +207,8 @@ def joined(folder: Path) -> Join:
     try:
         found = json.loads((folder / JOIN_FILE).read_bytes())
         trust = Trust(tuple(map(str, found["pins"])), str(found["ca"]))
-        return Join(tuple(map(str, found["controls"])), trust, str(found["token"]))
+        controls = tuple(map(str, found["controls"]))
+        return Join(controls, trust, str(found["token"]), str(found["address"]))
     except (OSError, ValueError, LookupError, TypeError):
         return Join()
 
@@ -213,7 +216,7 @@ def joined(folder: Path) -> Join:
 def reached(part: str = "control") -> str:
     """How the control (or agent) of this box was reached last, as `pinned` takes it; "" where nobody knows."""
     try:
-        return (state_dir(part) / URL_FILE).read_text().strip()
+        return (state_dir(part) / URL_FILE).read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

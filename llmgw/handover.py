@@ -40,6 +40,8 @@ class Hello(msgspec.Struct, omit_defaults=True):
     listen: str = ""
     token: str = ""
     error: str = ""
+    #: the URLs by which it was told to call control
+    controls: tuple[str, ...] = ()
     #: a worker whose parent died: it serves, and starts no other
     orphan: bool = False
     #: the refusal is one of this moment: ask again

@@ -62,7 +62,9 @@ def pin_of(cert: Path) -> str:
     """Of the first certificate in the file: the server's own; behind it are those of who vouches for it."""
     text = cert.read_text()
     end = "-----END CERTIFICATE-----"
-    return pin(ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERT") : text.index(end)] + end))
+    return pin(
+        ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERT") : text.index(end)] + end)
+    )
 
 
 def _check(shown: ssl.SSLSocket | ssl.SSLObject) -> None:
@@ -70,7 +72,9 @@ def _check(shown: ssl.SSLSocket | ssl.SSLObject) -> None:
     assert isinstance(shown.context, _Pinned)
     found = pin(shown.getpeercert(binary_form=True) or b"")
     if found not in shown.context.pins:  # both are public
-        raise PinError(1, f"its certificate is {found}, pinned is {' or '.join(shown.context.pins)}")
+        raise PinError(
+            1, f"its certificate is {found}, pinned is {' or '.join(shown.context.pins)}"
+        )
 
 
 class _Socket(ssl.SSLSocket):
@@ -93,8 +97,8 @@ class _Pinned(ssl.SSLContext):
     """
 
     pins: tuple[str, ...] = ()
-    sslsocket_class = _Socket
-    sslobject_class = _Object
+    sslsocket_class: type[ssl.SSLSocket] = _Socket
+    sslobject_class: type[ssl.SSLObject] = _Object
 
 
 def client(trust: Trust) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ Python named here, pinned as in requirements.lock. It may not publish anything.
 """
 
 import gzip
+import hashlib
 import os
 import platform
 import re
@@ -35,20 +36,24 @@ INSTALLED = {
     "packaging/man/llmgw.1": "usr/share/man/man1/llmgw.1.gz",
     "packaging/man/llmgw-adopt.1": "usr/share/man/man1/llmgw-adopt.1.gz",
     "packaging/man/llmgw-catalog.5": "usr/share/man/man5/llmgw-catalog.5.gz",
-    "CHANGELOG.md": "usr/share/doc/llmgw/changelog.gz",
+    "CHANGELOG.md": "usr/share/doc/llmgw/CHANGELOG.md.gz",
     "LICENSE": "usr/share/doc/llmgw/copyright",
     "README.md": "usr/share/doc/llmgw/README.md",
     "docs/operations.md": "usr/share/doc/llmgw/operations.md",
     "docs/catalog.md": "usr/share/doc/llmgw/catalog.md",
     "catalog.example.yaml": "usr/share/doc/llmgw/examples/catalog.yaml",
     "catalog.schema.json": "usr/share/doc/llmgw/examples/catalog.schema.json",
-    "packaging/deb/pex.conf": "usr/lib/systemd/system/llmgw-.service.d/pex.conf",
 }
 UNITS = "usr/lib/systemd/system"
+#: Beside each unit, as UNIT.service.d/pex.conf: where the program unpacks itself.
+DROP_INS = {"control": "pex.conf", "agent": "pex.conf", "gateway": "pex-gateway.conf"}
+#: Of every file in what is built, so that the same input gives the same bytes; that of hatchling.
+EPOCH = "1580601600"
 
 
 def run(*command: str | Path, **env: str) -> None:
-    subprocess.run([str(c) for c in command], check=True, cwd=ROOT, env=os.environ | env)
+    epoch = {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH)}
+    subprocess.run([str(c) for c in command], check=True, cwd=ROOT, env=os.environ | epoch | env)
 
 
 def wheel() -> Path:
@@ -94,10 +99,15 @@ def deb() -> Path:
         put(ROOT / source, tree / target, 0o644)
     for unit in sorted((ROOT / "packaging/systemd").iterdir()):
         put(unit, tree / UNITS / unit.name, 0o644)
+    for unit_name, source in DROP_INS.items():
+        target = tree / UNITS / f"llmgw-{unit_name}.service.d" / "pex.conf"
+        put(ROOT / "packaging/deb" / source, target, 0o644)
     control = (ROOT / "packaging/deb/control").read_text()
     about = tree / "DEBIAN"
     about.mkdir()
-    size = sum(f.stat().st_size for f in tree.rglob("*") if f.is_file()) // 1024
+    packed = sorted(f for f in tree.rglob("*") if f.is_file())
+    size = sum(f.stat().st_size for f in packed) // 1024
+    (about / "md5sums").write_text("".join(map(md5sum, packed)))
     arch = DEB_MACHINES[machine]
     (about / "control").write_text(control.format(version=__version__, arch=arch, size=size))
     for name in ("postinst", "prerm", "postrm"):
@@ -105,6 +115,12 @@ def deb() -> Path:
     out = DIST / f"llmgw_{__version__}_{arch}.deb"
     run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, out)
     return out
+
+
+def md5sum(file: Path) -> str:
+    """What `dpkg --verify` compares (deb-md5sums(5))."""
+    digest = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+    return f"{digest}  {file.relative_to(ROOT / 'build/deb')}\n"
 
 
 def put(source: Path, target: Path, mode: int) -> None:

@@ -25,17 +25,32 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
         return file.read(most_bytes)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace the file as a whole, readable for its owner only; before it returns the new one is on the disk."""
+def write_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
+    """Replace the file as a whole, readable for its owner only; before it returns the new one is on the disk.
+
+    Not `at_once`: whoever reads it finds the new one, a killed writer's successor too; what a power cut leaves of it is
+    not known until `settle`.
+    """
     temp = path.with_name(f"{path.name}.new")
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        if at_once:
+            os.fsync(file.fileno())
     crash.here("journal-before-rename")
     temp.replace(path)
-    sync_dir(path.parent)
+    if at_once:
+        sync_dir(path.parent)
+
+
+def settle(path: Path) -> None:
+    """On the disk, what was not written there at once; its folder is another matter (`sync_dir`)."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def remove_durably(path: Path) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from llmgw import wire
 from llmgw.agent import crash
-from llmgw.agent.disk import read_bounded, remove_durably, sync_dir, write_durably
+from llmgw.agent.disk import read_bounded, remove_durably, settle, sync_dir, write_durably
 from llmgw.core.supervise.claims import ID, SHARD
 from llmgw.core.types.messages import EPOCH_END, SHARD_STATES, Start, Token
 from llmgw.core.types.record import Key, Record
@@ -51,6 +51,8 @@ class Journal:
         self.token_path = state_dir / "token.json"
         #: by what they are taken for: their names may be anything
         self._aside: dict[Key, list[Path]] = {}
+        #: written, and perhaps not on the disk yet
+        self._loose: set[Path] = set()
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as e:
@@ -61,7 +63,27 @@ class Journal:
         del plain["watch"]
         extra = plain.pop("extra")
         whole = merged(plain, extra) | {"format": FORMAT}
-        write_durably(self._path(record.key), wire.encode(whole))
+        path = self._path(record.key)
+        at_once = record.intent or not path.exists()
+        write_durably(path, wire.encode(whole), at_once=at_once)
+        (self._loose.discard if at_once else self._loose.add)(path)
+
+    def settle(self) -> None:
+        """Have on the disk what became of processes since they were to be spawned.
+
+        It was not waited for, a request might wait behind it (P9): with the power the processes go too, and the boot id
+        tells (F39). A killed agent's successor reads it all the same.
+        """
+        loose, self._loose = self._loose, set()
+        try:
+            for path in loose:
+                with contextlib.suppress(FileNotFoundError):
+                    settle(path)
+            if loose:
+                sync_dir(self.folder)
+        except OSError as e:
+            log.warning("the journal is not on the disk yet", error=str(e))
+            self._loose |= loose
 
     def delete(self, key: Key, *, released: bool = False) -> None:
         """Gone for good; of what was released a note stays for as long as its processes may (`released`)."""

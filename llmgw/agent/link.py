@@ -19,8 +19,9 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from llmgw import wire
+from llmgw import config, tls, wire
 from llmgw.agent import crash
+from llmgw.config import Trust
 from llmgw.core.supervise.report import node_report, shard_report
 from llmgw.core.types.messages import (
     Command,
@@ -89,9 +90,18 @@ class Polled(msgspec.Struct):
 
 
 class Link:
-    def __init__(self, owner: Owner, url: str, token: str, transport: Any = None) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        url: str,
+        token: str,
+        transport: Any = None,
+        trust: Trust = Trust(),  # noqa: B008 - immutable
+    ) -> None:
         self.owner = owner
-        self.url = url.rstrip("/")
+        plain, self.trust = config.pinned(url, trust)
+        self.url = plain.rstrip("/")
+        self.on_joined: Callable[[], None] = lambda: None
         self.outbox = Outbox()
         self.session: Session | None = None
         self.state = "connecting"
@@ -115,7 +125,7 @@ class Link:
             headers=headers,
             timeout=httpx.Timeout(CALL_S),
             trust_env=False,
-            verify=self.url.startswith("https:"),  # reading the authorities takes 20 ms
+            verify=tls.verify(self.url, self.trust),
             transport=transport,
         )
 
@@ -150,8 +160,10 @@ class Link:
             words = f"{error.message} - {error.hint}" if error.hint else error.message
             kind = re.sub(r"\d+", "#", words)  # "heard 3 s ago" is no news after "heard 2 s ago"
         else:
-            kind = "unreachable"
-            words = f"control {self.url} cannot be reached: {_reason(error)}"
+            why, hint = tls.trouble(error)
+            kind = why or "unreachable"
+            words = f"control {self.url} cannot be reached: {why or _reason(error)}"
+            words += f" - {hint}" if hint else ""
         self.state = words
         self.tried.set()
         if kind != self.said:
@@ -187,6 +199,7 @@ class Link:
             "registered", control=self.url, session=said.session, state=self.state, shards=shards
         )
         self.said = ""
+        self.on_joined()
         self.offer()
 
     async def _talk(self) -> None:
@@ -337,7 +350,7 @@ class Link:
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             message = f"control {self.url} refuses this agent ({answer.status_code}): {message}"
             if answer.status_code == httpx.codes.UNAUTHORIZED:
-                hint = "set LLMGW_NODE_TOKEN to the one that control was started with"
+                hint = hint or "set LLMGW_NODE_TOKEN to control's"
         else:
             message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
         raise TalkError(message, hint, code=code)

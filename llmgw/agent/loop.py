@@ -368,6 +368,7 @@ class Loop:
             self._make_durable((WriteRecord(self.state.records[key]),), Tick())
         if self.state.token is not None and self.state.token != self.stored:
             self._make_durable((StoreToken(self.state.token),), Tick())
+        self.journal.settle()
         assert self.performer is not None
         self.performer.remember_trees(self.state.records)
         self.performer.reap()

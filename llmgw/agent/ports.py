@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from llmgw.agent import diag
 from llmgw.agent.process import PROC, command_line
 
 LISTEN = "0A"
@@ -41,7 +42,7 @@ def busy(ports: Iterable[int]) -> dict[int, str]:
 def free(port: int) -> bool:
     if _binds(port):
         return True
-    orphans = any(s.state != LISTEN and not s.inode for s in sockets(port))
+    orphans = any(s.state != LISTEN and not s.inode for s in of_port(port))
     return orphans and _binds(port, reuse=True)
 
 
@@ -76,6 +77,17 @@ def sockets(
                 yield Socket(_address(address), int(port, 16), fields[3], int(fields[9]))
 
 
+def of_port(
+    port: int, states: int = diag.ALL, read: Callable[[Path], str] = Path.read_text
+) -> list[Socket]:
+    """Those of one local port, and at least those of `states`: from the kernel's own list, else from the tables."""
+    try:
+        found = diag.sockets(port, states)
+    except OSError:
+        return list(sockets(port, read))
+    return [Socket(s.address, port, f"{s.state:02X}", s.inode) for s in found]
+
+
 #: The tables as they were read in this turn of the event loop.
 _turn: dict[Path, str] = {}
 
@@ -101,7 +113,7 @@ def _address(raw: str) -> str:
 
 def listeners(port: int, address: str) -> list[Socket]:
     """Those that would get a connection to this address and port: the kernel prefers the closest binding."""
-    there = [s for s in sockets(port, _once_a_turn) if s.state == LISTEN]
+    there = [s for s in of_port(port, diag.LISTENING, _once_a_turn) if s.state == LISTEN]
     for bound in (address, "0.0.0.0", "::"):  # noqa: S104  compared with, not bound
         closest = [s for s in there if s.address == bound]
         if closest:
@@ -126,7 +138,7 @@ def owner(port: int, address: str, ours: Iterable[int]) -> Owner:
 
 def holder(port: int) -> str:
     """Who has a port, as far as we may see."""
-    found = {s.inode for s in sockets(port) if s.inode}
+    found = {s.inode for s in of_port(port) if s.inode}
     return _holder_of(found) or "a process that this user may not see"
 
 

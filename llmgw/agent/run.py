@@ -14,11 +14,13 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
 import llmgw
-from llmgw.agent import container_evidence, crash, ports, process, reattach
+from llmgw import config, tls
+from llmgw.agent import container_evidence, crash, ports, process, reach, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -56,7 +58,8 @@ def run(settings: AgentSettings) -> int:
     with contextlib.closing(identity.lock):
         listener = _listen(settings.listen)
         with listener or contextlib.nullcontext():
-            return asyncio.run(_Agent(settings, identity, gpus).live(listener))
+            pair = None if listener is None else _pair(settings, listener)
+            return asyncio.run(_Agent(settings, identity, gpus, pair).live(listener))
 
 
 def _check(settings: AgentSettings) -> None:
@@ -113,10 +116,18 @@ def _listen(listen: str) -> socket.socket | None:
         raise ListenError(msg, hint) from e
 
 
-def facts_of(settings: AgentSettings, identity: Identity, listen: str) -> NodeFacts:
+def _pair(settings: AgentSettings, listener: socket.socket) -> tls.Pair | None:
+    loopback = _loopback(_name(listener).rpartition(":")[0].strip("[]"))
+    return reach.pair_of(settings, loopback=loopback)
+
+
+def facts_of(
+    settings: AgentSettings, identity: Identity, listen: str, pair: tls.Pair | None = None
+) -> NodeFacts:
     """What does not change while this process lives."""
     host, _, port = listen.rpartition(":")
     shown = bool(port) and not _loopback(host)
+    inspect, pin = reach.url_of(settings.address, int(port), pair) if shown else ("", "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return NodeFacts(
         node=settings.node,
@@ -125,7 +136,8 @@ def facts_of(settings: AgentSettings, identity: Identity, listen: str) -> NodeFa
         version=llmgw.__version__,
         boot_id=process.boot_id(),
         address=settings.address,
-        inspect=f"http://{settings.address}:{port}" if shown else "",
+        inspect=inspect,
+        inspect_pin=pin,
         pools=settings.pools,
         labels=settings.labels,
         fabrics=settings.fabrics,
@@ -140,8 +152,11 @@ def facts_of(settings: AgentSettings, identity: Identity, listen: str) -> NodeFa
 
 
 class _Agent:
-    def __init__(self, settings: AgentSettings, identity: Identity, gpus: Gpus) -> None:
+    def __init__(
+        self, settings: AgentSettings, identity: Identity, gpus: Gpus, pair: tls.Pair | None
+    ) -> None:
         self.settings = settings
+        self.pair = pair
         self.identity = identity
         self.logs = Logs(settings.state_dir)
         self.journal = Journal(settings.state_dir)
@@ -151,7 +166,7 @@ class _Agent:
 
     async def live(self, listener: socket.socket | None) -> int:
         address = "" if listener is None else _name(listener)
-        facts = facts_of(self.settings, self.identity, address)
+        facts = facts_of(self.settings, self.identity, address, self.pair)
         if why := process.adopt_orphans():
             log.warning("what engines leave behind is not ours to reap", why=why)
         survey = reattach.Survey(facts.node_id)
@@ -199,6 +214,7 @@ class _Agent:
                 self.service.ready(f"{facts.node}, listens on {address or 'nothing'}")
         except* _ToldError:
             pass
+        self.journal.settle()
         names = [r.start.shard for r in _running(loop)]
         log.info("agent ends, its engines keep running", engines=names)
         return EXIT_INTERRUPTED if self.stopped_by == signal.SIGINT else EXIT_OK
@@ -232,8 +248,12 @@ class _Agent:
     ) -> None:
         # Each once: a second link would end the first one's session as soon as it registers, and so on.
         urls = dict.fromkeys(url.rstrip("/") for url in self.settings.controls)
-        links = [Link(loop, url, self.settings.token) for url in urls]
+        token, trust = self.settings.token, self.settings.trust
+        links = [Link(loop, url, token, trust=trust) for url in urls]
         loop.links = {link.url: link for link in links}
+        here = "" if listener is None else self._here(listener)
+        for link in links:
+            link.on_joined = partial(reach.remember, self.settings, list(urls), here)
         reading = asyncio.Event()
 
         def beat() -> None:
@@ -250,6 +270,12 @@ class _Agent:
             tasks.create_task(link.run())
         tasks.create_task(self._after_first(loop, performer, links, listener))
 
+    def _here(self, listener: socket.socket) -> str:
+        """How the command line of this box asks this agent."""
+        near = config.address(_name(listener), "--listen").near
+        url, pin = reach.url_of(near.host, near.port, self.pair)
+        return f"{url}#{pin}" if pin else url
+
     async def _after_first(
         self, loop: Loop, performer: Performer, links: list[Link], listener: socket.socket | None
     ) -> None:
@@ -265,7 +291,7 @@ class _Agent:
         if listener is None:
             return
         serve = await asyncio.to_thread(_server)
-        await serve(self._view(loop, performer, links), listener)
+        await serve(self._view(loop, performer, links), listener, self.pair)
 
     async def _read_gpus(self, reading: asyncio.Event, loop: Loop, performer: Performer) -> None:
         """A reading a heartbeat; a driver that hangs delays the next one and nothing else."""
@@ -299,7 +325,7 @@ async def _metrics(loop: Loop) -> tuple[bytes, str]:
     return await metrics.exposition(loop.state, loop.beat_s)
 
 
-def _server() -> Callable[[View, socket.socket], Awaitable[None]]:
+def _server() -> Callable[[View, socket.socket, tls.Pair | None], Awaitable[None]]:
     from llmgw.agent.serve import serve  # noqa: PLC0415  Starlette and uvicorn
 
     return serve

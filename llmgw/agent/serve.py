@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import uvicorn
 from typing_extensions import override
 
+from llmgw import tls
 from llmgw.agent import api
 from llmgw.agent.view import View
 
@@ -25,7 +26,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(view: View, listener: socket.socket) -> None:
+async def serve(view: View, listener: socket.socket, pair: tls.Pair | None = None) -> None:
     config = uvicorn.Config(
         api.app(view),
         http="h11",  # httptools collects headers and trailers without end, also a stranger's
@@ -33,6 +34,8 @@ async def serve(view: View, listener: socket.socket) -> None:
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=1,
+        ssl_certfile=None if pair is None else str(pair.cert),
+        ssl_keyfile=None if pair is None else str(pair.key),
     )
     server = _Server(config)
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from llmgw.config import Trust
 from llmgw.core.types.messages import Fabric
 
 
@@ -23,6 +24,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     node: str
     state_dir: Path
     address: str = "127.0.0.1"
+    #: the word for it, which is kept: auto may be another address tomorrow
+    address_given: str = ""
     listen: str = "127.0.0.1:8802"
     ports: tuple[int, int] = (18000, 18999)
     pools: tuple[str, ...] = ("default",)
@@ -34,6 +37,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     #: set on each NVIDIA card, None: left as it is
     gpu_power_limit_w: float | None = None
     token: str = ""
+    trust: Trust = Trust()
+    #: of the API beyond loopback; "" makes one, unless `insecure`
+    tls_cert: str = ""
+    tls_key: str = ""
     operator_token: str = ""
     insecure: bool = False
     names: tuple[str, ...] = ()

@@ -35,6 +35,7 @@ VERBS = {
     "forget": "stop",
     "catalog": "catalog",
     "key": "key",
+    "token": "token",
     "import": "bring",
     "init": "init",
     "control": "daemons",

@@ -14,7 +14,10 @@ def version(
         Literal["text", "json"], typer.Option("-o", "--output", help="Form of the answer.")
     ] = "text",
 ) -> None:
-    """Print the version of llmgw, of Python and of the system."""
+    """Print the version of llmgw, of Python and of the system.
+
+    llmgw version -o json for a script; llmgw --version is quicker.
+    """
     import json
     import platform
 

@@ -54,9 +54,9 @@ def adopt(
     control: options.ControlUrl = None,
     output: options.Output = "table",
 ) -> int:
-    """Show engine by engine what a restart of control would do, or have the fleet surveyed now.
+    """Survey the fleet now, or show what a restart of control would do.
 
-    Exit 0: nothing to do. 1: something would change. 3: a node did not answer. With control away the agents are
+    llmgw adopt --dry-run && systemctl restart llmgw-control restarts only where that disturbs nothing. Exit 0: nothing to do. 1: something would change. 3: a node did not answer. With control away the agents are
     asked: each at its own address, one on loopback at LLMGW_AGENT (default http://127.0.0.1:8802).
 
     NODE:PID --as MODEL/PROFILE takes over an engine that somebody started by hand: it is compared with the profile,
@@ -146,14 +146,16 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
         no_control = e
     from llmgw.cli import survey
     from llmgw.control import store
+    from llmgw.control.node_tokens import NodeTokens
     from llmgw.wire.plan import by_last_good
 
     asked = given.text("inventory", "")
     path = Path(asked) if asked else config.inventory_path()
     _missing(asked)
     memory = store.read_memory(path, warn=say)
+    tokens = {t.node_id: t.token for t in NodeTokens(path.parent).now().values() if t.node_id}
     try:
-        found = survey.from_agents(memory, given.text("agent", config.agent_url()))
+        found = survey.from_agents(memory, given.text("agent", config.agent_url()), tokens)
     except UnreachableError as e:
         message = f"{no_control.message}; {e.message}"
         raise UnreachableError(message, no_control.hint) from e

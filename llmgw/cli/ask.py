@@ -190,8 +190,10 @@ def connect(peer: Peer, timeout_s: float) -> socket.socket:
 
 
 def unreachable(peer: Peer, error: OSError, timeout_s: float) -> UnreachableError:
-    hint = error.hint if isinstance(error, TlsError) else peer.hint
-    return UnreachableError(f"no {peer.what} at {peer.place}: {reason(error, timeout_s)}", hint)
+    msg = f"no {peer.what} at {peer.place}: {reason(error, timeout_s)}"
+    if isinstance(error, TlsError):
+        return UnreachableError(msg, error.hint, code="tls")
+    return UnreachableError(msg, peer.hint)
 
 
 def mute(peer: Peer, said: bytes = b"") -> TlsError | None:

@@ -41,7 +41,8 @@ def up(
 ) -> int:
     """Run control, agent and gateway on this box, without tokens.
 
-    Ctrl-C ends control and agent; the engines and the gateway keep running.
+    llmgw up --catalog catalog.yaml, and then llmgw status in another terminal. Ctrl-C ends control and agent; the
+    engines and the gateway keep running.
     """
     from llmgw import catalog as catalogs
     from llmgw.cli.supervise import Part, Supervisor
@@ -95,7 +96,10 @@ def down(
     state_dir: StateDir = None,
     control: options.ControlUrl = None,
 ) -> int:
-    """End control and the gateway. Engines keep running unless --engines is given."""
+    """End control and the gateway.
+
+    Engines keep running, and llmgw up finds them again; llmgw down --engines ends them first.
+    """
     given = config.Given({"control": control, "state_dir": state_dir})
     gateway = _Gateway(_folder(given, "control") / "gateway")
     peer = ask.first(ask.control(given))

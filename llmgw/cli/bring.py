@@ -32,9 +32,9 @@ def llama_swap(
     file: Annotated[Path, typer.Argument(help="Its configuration, config.yaml.")],
     output: options.Output = "table",
 ) -> int:
-    """Print the catalog that a llama-swap configuration comes to; on stderr, what became of each key.
+    """Print the catalog that a llama-swap configuration comes to.
 
-    llmgw import llama-swap config.yaml > catalog.yaml
+    llmgw import llama-swap config.yaml > catalog.yaml; on stderr, what became of each key.
     """
     import json
 

@@ -36,7 +36,10 @@ def check(
     file: File = None,
     output: options.Output = "table",
 ) -> int:
-    """Say whether the catalog is valid: every problem as FILE:LINE:COL, exit 1 if there is one."""
+    """Say whether the catalog is valid.
+
+    llmgw catalog check catalog.yaml names every problem as FILE:LINE:COL; exit 1 if there is one.
+    """
     import json
 
     from llmgw import catalog as catalogs
@@ -69,7 +72,10 @@ def _count(number: int, thing: str) -> str:
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of the catalog file, for editors."""
+    """Print the JSON Schema of the catalog file, for editors.
+
+    llmgw catalog schema > catalog.schema.json, beside the catalog; its first line names it.
+    """
     import json
 
     from llmgw import catalog as catalogs
@@ -83,7 +89,10 @@ def show(
     file: File = None,
     output: options.Output = "table",
 ) -> None:
-    """Show the catalog as it is understood: merged with its defaults, secrets left out."""
+    """Show the catalog as it is understood.
+
+    llmgw catalog show -o json: merged with its defaults, secrets left out.
+    """
     import json
 
     from llmgw import catalog as catalogs
@@ -107,9 +116,9 @@ def apply(
     yes: Yes = False,
     control: options.ControlUrl = None,
 ) -> None:
-    """Show what a catalog would change and do, ask where engines would be disturbed, and have control use it.
+    """Have control use a catalog, after showing what it would do.
 
-    A yes is one to all that was shown: the guard against mass stops does not ask again. The old file is kept as .bak.
+    llmgw catalog apply new.yaml shows the changes and the plan, and asks where engines would be disturbed. A yes is one to all that was shown: the guard against mass stops does not ask again. The old file is kept as .bak.
     """
     from llmgw.render import plan as words
     from llmgw.render.page import look, show
@@ -118,7 +127,7 @@ def apply(
     text = None if file is None else _text(file)
     plan = _plan(peer, text)
     show(
-        [*(f"change: {c}" for c in plan["changes"]), *words.page(_said_yes(plan))],
+        [*(f"change: {c}" for c in plan["changes"]), *words.page(_said_yes(plan), changes=False)],
         look(context.find_root().params["_color"]),
     )
     body: dict[str, Any] = {}

@@ -10,6 +10,8 @@ from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.sure import named
 
+GIB = 1 << 30
+
 
 def clear(
     name: Annotated[
@@ -20,7 +22,10 @@ def clear(
     ],
     control: options.ControlUrl = None,
 ) -> None:
-    """Forget the failures of a model that was given up, so that it may start again."""
+    """Let a model that was given up start again.
+
+    llmgw clear qwen3-coder forgets its failures, and the GPU memory that its runs held.
+    """
     from urllib.parse import quote
 
     named(name, "REPLICA|MODEL")
@@ -28,7 +33,10 @@ def clear(
     answer = ask.post(peer, f"/api/v1/replicas/{quote(name, safe='')}/clear")
     model = (answer or {}).get("model", name)
     # An older control does not count them.
-    if (answer or {}).get("failures") == 0:
+    learned = (answer or {}).get("learned")
+    if (answer or {}).get("failures") == 0 and not learned:
         typer.echo(f"{model} had no failures")
+    elif (answer or {}).get("failures") == 0:
+        typer.echo(f"{model} had no failures; forgot that it held {learned / GIB:.1f} GiB of a GPU")
     else:
         typer.echo(f"cleared {model}: it may start again")

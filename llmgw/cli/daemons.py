@@ -29,6 +29,10 @@ AGENT_KEYS = (
     "gpus",
     "gpu_power_limit_w",
     "insecure",
+    "pin",
+    "ca",
+    "tls_cert",
+    "tls_key",
 )
 
 
@@ -45,14 +49,17 @@ def control(
     require_plan: options.RequirePlan = None,
     workers: options.Workers = None,
     insecure: options.Insecure = False,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
 ) -> int:
     """Run the control plane: it decides what runs where.
 
-    TERM or Ctrl-C ends it and nothing else: engines and the gateway keep running. HUP reloads the catalog.
+    llmgw control --catalog /etc/llmgw/catalog.yaml --listen 127.0.0.1:8801. TERM or Ctrl-C ends it and nothing else: engines and the gateway keep running. HUP reloads the catalog.
     """
     given = config.Given(dict(locals()))  # before anything else is: the names are the settings'
     from llmgw.cli import log
     from llmgw.control.main import run
+    from llmgw.control.node_tokens import shared
     from llmgw.control.settings import ControlSettings
 
     log.configure()
@@ -74,8 +81,10 @@ def control(
             require_plan=given.text("require_plan", ""),
             workers=_workers(given),
             token=config.token("LLMGW_TOKEN", file.parent / "token"),
-            node_token=config.token("LLMGW_NODE_TOKEN", file.parent / "node-token"),
+            node_token=config.token("LLMGW_NODE_TOKEN") or shared(file.parent),
             insecure=given.switch("insecure"),
+            tls_cert=given.text("tls_cert", ""),
+            tls_key=given.text("tls_key", ""),
         )
     )
 
@@ -96,31 +105,37 @@ def agent(
     gpus: options.Gpus = None,
     gpu_power_limit_w: options.GpuPowerLimitW = None,
     insecure: options.Insecure = False,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
     config_file: options.ConfigFile = None,
 ) -> int:
     """Run this node's agent: it owns the engines' processes.
 
-    TERM or Ctrl-C ends it and leaves the engines running.
+    llmgw agent --control http://box1:8801 --address 10.0.0.12. TERM or Ctrl-C ends it and leaves the engines running.
     """
     flags = {name: value for name, value in locals().items() if name in AGENT_KEYS}
     path = Path(config.Given({"config": config_file}).text("config", ""))
     file = config.read_file(path, AGENT_KEYS) if path.name else None
     given = config.Given(flags, file=file, path=path)
     lean.load()
+    from llmgw.agent.reach import towards
     from llmgw.agent.run import run
     from llmgw.agent.settings import AgentSettings
     from llmgw.cli import log
 
     log.configure()
-    where = given.text("address", "127.0.0.1")
     # Not LLMGW_STATE_DIR: that is the folder of all parts, of which `state_dir` takes agent/.
     folder = Path(str(state_dir or (file or {}).get("state_dir") or config.state_dir("agent")))
+    controls, join = joined(given, folder)
+    given_where = given.text("address", join.address or "127.0.0.1")
+    where = towards(controls[0]) if given_where == "auto" else given_where
     return run(
         AgentSettings(
-            controls=given.items("control", [config.CONTROL_URL]),
+            controls=controls,
             node=given.text("node", host_name()),
             state_dir=folder,
             address=where,
+            address_given=given_where,
             listen=given.text("listen", str(config.Address(where, 8802))),
             ports=port_range(given),
             pools=given.items("pool", ["default"]),
@@ -130,7 +145,10 @@ def agent(
             circuit=given.text("circuit", "") or None,
             gpus=given.text("gpus", "auto"),
             gpu_power_limit_w=given.number("gpu_power_limit_w"),
-            token=config.token("LLMGW_NODE_TOKEN", folder / "node-token"),
+            token=join.token,
+            trust=join.trust,
+            tls_cert=given.text("tls_cert", ""),
+            tls_key=given.text("tls_key", ""),
             operator_token=config.token("LLMGW_TOKEN"),
             insecure=given.switch("insecure"),
         )
@@ -156,7 +174,7 @@ def gateway(
 ) -> int:
     """Run a gateway: the OpenAI API for clients.
 
-    TERM ends it once the requests in flight are done.
+    llmgw gateway --control http://box1:8801 --listen 0.0.0.0:8800; control starts one of its own. TERM ends it once the requests in flight are done.
     """
     lean.load("structlog")
     from llmgw.cli import log
@@ -170,18 +188,33 @@ def gateway(
         {"control": control, "listen": listen, "insecure": insecure, "workers": workers}
     )
     folder = state_dir or config.state_dir("gateway")
+    controls = given.items("control", [config.CONTROL_URL])
     return run(
         GatewaySettings(
-            controls=given.items("control", [config.CONTROL_URL]),
+            controls=controls,
             state_dir=folder,
             listen=None if listen_fd is not None else given.text("listen", config.GATEWAY_LISTEN),
             listen_fd=listen_fd,
             takeover=takeover,
             workers=_workers(given) or default_workers(),
             token=config.token("LLMGW_NODE_TOKEN", folder / "node-token"),
+            trust=config.trust(given, *controls),
             insecure=given.switch("insecure"),
         )
     )
+
+
+def joined(given: config.Given, folder: Path) -> tuple[tuple[str, ...], config.Join]:
+    """The controls of this node's agent and what it shows and believes there: as given, else as it is kept from before.
+
+    What is kept counts for the controls it was kept for, and for no other.
+    """
+    before = config.joined(folder)
+    controls = given.items("control", before.controls or [config.CONTROL_URL])
+    before = before.of(controls)
+    token = config.token("LLMGW_NODE_TOKEN", folder / "node-token") or before.token
+    trust = config.trust(given, *controls, before=before.trust)
+    return controls, config.Join(controls, trust, token, before.address)
 
 
 def _workers(given: config.Given) -> int:

@@ -12,7 +12,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import options
-from llmgw.cli.daemons import AGENT_KEYS, host_name, port_range
+from llmgw.cli.daemons import AGENT_KEYS, host_name, joined, port_range
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, CatalogError, LlmgwError
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def doctor(
     catalog: options.Catalog = None,
     config_file: options.ConfigFile = None,
 ) -> int:
-    """Say what is wrong on this node: driver, permissions, kill mode, ports, clock, control.
+    """Say what is wrong on this node: driver, ports, clock, control.
 
-    Give it what the agent is given. Changes nothing; exit 1 when a line says fail.
+    llmgw doctor --config agent.yaml looks at what the agent would use: devices, permissions, kill mode too. Give it what the agent is given. Changes nothing; exit 1 when a line says fail.
     """
     flags = {key: value for key, value in locals().items() if key in AGENT_KEYS}
     path = Path(config.Given({"config": config_file}).text("config", ""))
@@ -73,20 +73,21 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
 
     given = _as_it_runs(given, folder)
     source = given.text("gpus", "auto")
-    token = config.token("LLMGW_NODE_TOKEN", folder / "node-token")
+    controls, join = joined(given, folder)
+    token = join.token
     return doctors.examine(
         doctors.Node(
             name=name,
             state_dir=folder,
             ports=port_range(given),
             gpus=source,
-            controls=given.items("control", [config.CONTROL_URL]),
+            controls=controls,
             token=token,
             catalog=_catalog(place),
             cards=lambda: doors.cards(source),
             unsynchronised=doors.unsynchronised,
             time_s=time.time,  # noqa: TID251 - compared with another clock
-            ask=lambda url, path: doors.ask(url, path, token),
+            ask=lambda url, path: doors.ask(url, path, token, join.trust),
             engines=lambda: doors.engines(folder),
             tell=doors.tell,
         )

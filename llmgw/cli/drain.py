@@ -37,9 +37,9 @@ def drain(
     ] = False,
     control: options.ControlUrl = None,
 ) -> None:
-    """Free a node or a GPU and keep it free, over restarts too, until `undrain`.
+    """Free a node or a GPU, and keep it free until `undrain`.
 
-    Requests in flight finish. What `min` wants is started elsewhere first where there is room, and stopped where not.
+    llmgw drain box1/1 --wait returns once GPU 1 of box1 is free; it stays so over restarts. Requests in flight finish. What `min` wants is started elsewhere first where there is room, and stopped where not.
     """
     node, gpu = _parted(place)
     peer = ask.first(ask.control(config.Given({"control": control})))
@@ -62,7 +62,10 @@ def drain(
 
 
 def undrain(place: Where, control: options.ControlUrl = None) -> None:
-    """Let a drained node or GPU be used again. GPUs that were drained on their own stay so."""
+    """Let a drained node or GPU be used again.
+
+    llmgw undrain box1/1. GPUs that were drained on their own stay so when their node is given back.
+    """
     node, gpu = _parted(place)
     peer = ask.first(ask.control(config.Given({"control": control})))
     answer: Json = ask.post(peer, f"/api/v1/nodes/{_quoted(node)}/undrain", _body(gpu))

@@ -39,9 +39,9 @@ def events(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> int:
-    """Show what control decided and what happened to the fleet, each with its reason.
+    """Show what was decided and what happened, each with its reason.
 
-    llmgw events -f goes on; with -o json that is JSON Lines.
+    llmgw events -n 20 shows the newest; llmgw events -f goes on; with -o json that is JSON Lines.
     """
     import json
 

@@ -49,9 +49,9 @@ def add(  # noqa: PLR0917 - options of a command line
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> None:
-    """Make an API key and print it: this once, only its hash is kept.
+    """Make an API key and print it, this once.
 
-    With the first key every client needs one. A gateway beyond loopback needs one before it starts:
+    llmgw key add open-webui --model 'qwen*': only its hash is kept. With the first key every client needs one. A gateway beyond loopback needs one before it starts:
     `llmgw key add NAME --inventory FILE` makes it while no control runs.
     """
     import json
@@ -82,7 +82,10 @@ def list_(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> None:
-    """List the API keys, without their secrets."""
+    """List the API keys, without their secrets.
+
+    llmgw key list -o json
+    """
     import json
 
     from llmgw.render.keys import page
@@ -102,9 +105,9 @@ def revoke(
     inventory: Offline = None,
     control: options.ControlUrl = None,
 ) -> None:
-    """Revoke an API key: gateways refuse it from now on; requests that it began run to their end.
+    """Revoke an API key.
 
-    The last one goes only if you say yes to that: with no key left a gateway may serve everybody.
+    llmgw key revoke open-webui: gateways refuse it from now on; requests that it began run to their end. The last one goes only if you say yes to that: with no key left a gateway may serve everybody.
     """
     from urllib.parse import quote
 

@@ -17,16 +17,19 @@ def pause(
     why: Annotated[str, typer.Option(help="A remark for whoever looks at the status.")] = "",
     control: options.ControlUrl = None,
 ) -> None:
-    """Stop, drain and roll nothing that nobody asked for, over restarts too, until `resume`.
+    """Stop, drain and roll nothing unasked, until `resume`.
 
-    What is adopted, routed and started goes on, and so does `llmgw stop`.
+    llmgw pause --why "new rack" holds over restarts of control too. What is adopted, routed and started goes on, and so does `llmgw stop`.
     """
     answer = _told("pause", {"why": why} if why else {}, control)
     typer.echo(f"paused {answer['paused']}; `llmgw resume` ends it")
 
 
 def resume(control: options.ControlUrl = None) -> None:
-    """End a pause."""
+    """End a pause.
+
+    llmgw resume; what was held back is carried out, where the guard does not ask first: llmgw status shows it.
+    """
     answer = _told("resume", {}, control)
     typer.echo(f"resumed; it was paused {answer['was']}" if answer["was"] else "it was not paused")
 
@@ -44,7 +47,7 @@ def confirm(
 ) -> None:
     """Let happen what is blocked.
 
-    The digest is the one that `status` shows, or that of the whole plan; what it did not show stays blocked.
+    llmgw confirm sha256:9f... The digest is the one that `status` shows, or that of the whole plan; what it did not show stays blocked.
     """
     answer = _told("confirm", {"digest": digest}, control)
     about = f": {', '.join(answer['engines'])}" if answer["engines"] else ""

@@ -39,8 +39,20 @@ Inventory = Annotated[
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Listen beyond loopback without a token. [env: LLMGW_INSECURE]"
+        "--insecure",
+        help="Listen beyond loopback without a token, and without TLS. [env: LLMGW_INSECURE]",
     ),
+]
+TlsCert = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Certificate (PEM) to serve with, beyond loopback instead of a self-signed one. "
+        "[env: LLMGW_TLS_CERT]",
+    ),
+]
+TlsKey = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Key of --tls-cert. [env: LLMGW_TLS_KEY]")
 ]
 Node = Annotated[
     str | None,
@@ -72,8 +84,8 @@ AgentState = Annotated[
 NodeAddress = Annotated[
     str | None,
     typer.Option(
-        help="This node's address for control and gateway; engines bind it. "
-        "[env: LLMGW_ADDRESS] [default: 127.0.0.1]"
+        help="This node's address for control and gateway; engines bind it. auto: the one by which "
+        "it reaches control. [env: LLMGW_ADDRESS] [default: 127.0.0.1]"
     ),
 ]
 AgentListen = Annotated[

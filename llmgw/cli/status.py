@@ -35,7 +35,12 @@ def status(
         Literal["table", "wide", "json"], typer.Option("-o", "--output", help="Form of the answer.")
     ] = "table",
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again every 2 s, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Go on until Ctrl-C: redrawn every 2 s; through a pipe rows that changed, or JSON Lines.",
+        ),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Quiet when all is well; else one line and exit 1.")
@@ -44,7 +49,7 @@ def status(
 ) -> int:
     """Show nodes, GPUs, models and replicas.
 
-    Exit 3: only this box's agent answered (at LLMGW_AGENT, default http://127.0.0.1:8802), or nobody.
+    llmgw status qwen3-coder -o wide shows one model and where it could go. llmgw status --check is for cron. Exit 3: only this box's agent answered (at LLMGW_AGENT, default http://127.0.0.1:8802), or nobody.
     """
     import json
     import time
@@ -60,15 +65,16 @@ def status(
         _print(found, name, output, color)
         return code
     found, _ = _fetch(given, name)
+    rows = _Rows(time.time())  # noqa: TID251 - ages on a screen are wall time
     while True:
-        seen = look(color)
         if output == "json":
-            sys.stdout.write(json.dumps(found) + "\n")  # a stream is JSON Lines
+            sys.stdout.write(json.dumps(_narrowed(found, name)) + "\n")  # a stream is JSON Lines
             sys.stdout.flush()
-        else:
-            if seen.terminal:
-                sys.stdout.write(CLEAR)
+        elif look(color).terminal:
+            sys.stdout.write(CLEAR)
             _print(found, name, output, color)
+        else:
+            rows.append(_narrowed(found, name), name, wide=output == "wide")
         time.sleep(WATCH_S)
         found = _again(given, found, name)
 
@@ -90,7 +96,8 @@ def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
         report: Json = ask.get(ask.agent(given.text("agent", config.agent_url())), "/v1/inventory")
     except UnreachableError as e:
         message = f"{away.message}; {e.message}"
-        raise UnreachableError(message, _both_away()) from e
+        hint = away.hint if away.code == "tls" else _both_away()
+        raise UnreachableError(message, hint) from e
     return status_of(report, away.message), EXIT_UNKNOWN
 
 
@@ -123,16 +130,48 @@ def _print(found: Json, name: str, output: str, color: str) -> None:
     from llmgw.render import status as words
     from llmgw.render.page import look, show
 
-    shown = words.narrow(found, name) if name else found
-    if shown is None:
-        known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
-        msg = f"there is no node, model or replica called {name!r}"
-        raise LlmgwError(msg, f"known: {', '.join(known) or 'nothing'}", code="not_found")
+    shown = _narrowed(found, name)
     if output == "json":
         sys.stdout.write(json.dumps(shown, indent=2) + "\n")
     else:
         now_s = time.time()  # noqa: TID251 - ages on a screen are wall time
         show(words.page(shown, name=name, wide=output == "wide", now_s=now_s), look(color))
+
+
+def _narrowed(found: Json, name: str) -> Json:
+    from llmgw.render.status import narrow
+
+    shown = narrow(found, name) if name else found
+    if shown is None:
+        known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
+        msg = f"there is no node, model or replica called {name!r}"
+        raise LlmgwError(msg, f"known: {', '.join(known) or 'nothing'}", code="not_found")
+    return shown
+
+
+class _Rows:
+    """What a pipe gets of a watch: all of it once, then the rows in which more than an age has changed."""
+
+    def __init__(self, began_s: float) -> None:
+        self._began_s = began_s
+        self._last: set[str] = set()
+
+    def append(self, shown: Json, name: str, *, wide: bool) -> None:
+        import time
+
+        from llmgw.render.page import text
+        from llmgw.render.status import page
+
+        now_s = time.time()  # noqa: TID251 - ages on a screen are wall time
+        told, aged = (
+            text(page(shown, name=name, wide=wide, now_s=at)).splitlines()
+            for at in (self._began_s, now_s)
+        )
+        keys = [" ".join(line.split()) for line in told]
+        new = [line for key, line in zip(keys, aged, strict=True) if key not in self._last]
+        sys.stdout.write("".join(f"{line}\n" for line in new))
+        sys.stdout.flush()
+        self._last = set(keys)
 
 
 def _check(given: config.Given, output: str) -> int:

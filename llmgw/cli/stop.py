@@ -46,9 +46,9 @@ def stop(
     yes: Yes = False,
     control: options.ControlUrl = None,
 ) -> None:
-    """Stop engines, once their requests in flight are done. A shard stands for its whole replica.
+    """Stop engines, once their requests in flight are done.
 
-    A model with `min` above 0 in the catalog is started again; one on demand is woken by the next request.
+    llmgw stop qwen3-coder names what it would end and asks. A shard stands for its whole replica. A model with `min` above 0 in the catalog is started again; one on demand is woken by the next request.
     """
     named(name, "MODEL|REPLICA|SHARD")
     peer = ask.first(ask.control(config.Given({"control": control})))
@@ -181,9 +181,9 @@ def forget(
     yes: Yes = False,
     control: options.ControlUrl = None,
 ) -> None:
-    """Remove a node for good: it is not waited for any more, and what it ran counts no more.
+    """Remove a node that will not come back.
 
-    If it comes back after all, its agent registers and its engines are adopted again.
+    llmgw forget box3: it is not waited for any more, and what it ran counts no more. If it comes back after all, its agent registers and its engines are adopted again.
     """
     from urllib.parse import quote
 

@@ -7,7 +7,7 @@ anything: no session, no write, and the inventory is only read (A53).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from llmgw.wire import decode_reports, report_of
 from llmgw.wire.plan import plan_document
 
 AGENTS_AT_ONCE = 16
+NONE: Mapping[str, str] = {}
 
 
 class Found(NamedTuple):
@@ -51,33 +52,42 @@ def from_files(files: Sequence[Path]) -> Found:
     return Found(tuple(found))
 
 
-def from_agents(memory: Memory, local_url: str) -> Found:
+def from_agents(memory: Memory, local_url: str, tokens: Mapping[str, str] = NONE) -> Found:
     """Every node of the last picture by its `inspect` address; one that has none is on loopback: this box's agent.
 
     Of several without one only that which answers here was asked. With no picture at all only this box's agent can be
     asked, and that is not the whole fleet. With one, nobody who answers is an answer too: all is held (A55).
+    `tokens`: by node id, where each has its own.
     """
-    urls = {report.node: report.inspect or local_url for report, _ in memory.nodes}
-    asked = sorted(set(urls.values())) or [local_url]
+    reports = [report for report, _ in memory.nodes]
+    own = {_inspect(r): tokens.get(r.node_id, "") for r in reports if r.inspect}
+    urls = {_inspect(r) or local_url for r in reports}
+    asked = sorted(urls) or [local_url]
     with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
-        answers = list(pool.map(_inventory, asked))
-    reports = tuple(a for a in answers if isinstance(a, NodeReport))
+        answers = list(pool.map(_inventory, asked, [own.get(url, "") for url in asked]))
+    found = tuple(a for a in answers if isinstance(a, NodeReport))
     refused = [a for a in answers if isinstance(a, LlmgwError)]
     wrong = [e for e in refused if e.exit_code != EXIT_UNKNOWN]
-    if not reports and (wrong or not memory.nodes):
+    if not found and (wrong or not memory.nodes):
         raise (wrong or refused)[-1]
-    heard = {r.node for r in reports}
+    heard = {r.node for r in found}
     here = any(
         isinstance(a, NodeReport) for a, url in zip(answers, asked, strict=True) if url == local_url
     )
     nowhere = {r.node for r, _ in memory.nodes if not r.inspect} if here else set()
     notes = tuple(e.message for e in refused)
-    return Found(reports, notes, whole=bool(urls), unasked=frozenset(nowhere - heard))
+    return Found(found, notes, whole=bool(urls), unasked=frozenset(nowhere - heard))
 
 
-def _inventory(url: str) -> NodeReport | LlmgwError:
+def _inspect(report: NodeReport) -> str:
+    """As `config.pinned` takes it; "" where it gave no address."""
+    pin = f"#{report.inspect_pin}" if report.inspect_pin else ""
+    return f"{report.inspect}{pin}" if report.inspect else ""
+
+
+def _inventory(url: str, token: str) -> NodeReport | LlmgwError:
     try:
-        return report_of(ask.get(ask.agent(url), "/v1/inventory"))
+        return report_of(ask.get(ask.agent(url, token), "/v1/inventory"))
     except LlmgwError as e:
         return e
 

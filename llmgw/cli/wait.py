@@ -33,9 +33,10 @@ def wait(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> int:
-    """Wait until a model is ready, or until nothing of it runs; exit 1 when it was not so in time, or cannot be.
+    """Wait until a model is ready, or until nothing of it runs.
 
     llmgw wake chat && llmgw wait chat --for ready --timeout 5m. It wakes nothing, and Ctrl-C stops nothing.
+    Exit 1: it was not so in time, or cannot be.
     """
     import json
 

@@ -40,9 +40,9 @@ def wake(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> int:
-    """Load an on-demand model, as if a request had come for it; says what was decided and returns.
+    """Load an on-demand model, as if a request had come for it.
 
-    Idle models make room; busy ones do not, as nobody waits yet. One that is up gets a whole idle timeout more.
+    llmgw wake qwen3-coder --dry-run says where it would go and who would go for it. It returns at once. Idle models make room; busy ones do not, as nobody waits yet. One that is up gets a whole idle timeout more.
     Exit 1: it failed, or nothing makes room for it.
     """
     import json

@@ -27,6 +27,7 @@ from llmgw.control import (
     cordons,
     engine_logs,
     given,
+    joining,
     keyring,
     keys,
     looks,
@@ -38,7 +39,7 @@ from llmgw.control import (
     wake,
     web,
 )
-from llmgw.control.guard import Guard, Tokens, body, refusal
+from llmgw.control.guard import WHO, Guard, Tokens, body, refusal
 from llmgw.control.loop import Control
 from llmgw.control.metrics import exposition
 from llmgw.control.sessions import POLL_S, stamped
@@ -161,12 +162,7 @@ class Api:
             ("POST", "/api/v1/pause", self.pause, "end nothing that nobody asked for"),
             ("POST", "/api/v1/resume", self.resume, "the end of a pause"),
             ("POST", "/api/v1/confirm", self.confirm, "let happen what is blocked, by its digest"),
-            (
-                "POST",
-                "/api/v1/models/{name}/wake",
-                self.wake,
-                "have a model up, or see what it takes",
-            ),
+            ("POST", "/api/v1/models/{name}/wake", self.wake, "have a model up, or see how"),
             ("POST", "/api/v1/models/{name}/stop", self.stop_model, "drain and stop its replicas"),
             ("POST", "/api/v1/replicas/{name}/stop", self.stop, "drain and stop a replica"),
             ("POST", "/api/v1/replicas/{name}/clear", self.clear, "forget failures"),
@@ -176,6 +172,7 @@ class Api:
             ("GET", "/api/v1/keys", self.keys, "API keys of clients, without their secrets"),
             ("POST", "/api/v1/keys", self.add_key, "make an API key; it is shown this once"),
             ("POST", "/api/v1/keys/{name}/revoke", self.revoke_key, "an API key ends at once"),
+            *joining.rows(self.control),
             ("POST", "/api/v1/end", self.end, "drain and stop every engine"),
             ("POST", "/api/v1/shutdown", self.shutdown, "end control and its gateway"),
             *(("GET", path, web.answer, "the page for people") for path in sorted(web.OPEN)),
@@ -197,7 +194,7 @@ class Api:
             e.hint = e.hint or "upgrade llmgw on that node, or here: the older of the two"
             raise
         came_from = request.client.host if request.client else ""
-        return _json(await calls.register(self.control, report, came_from))
+        return _json(await calls.register(self.control, report, came_from, request.scope[WHO]))
 
     async def commands(self, request: Request) -> Response:
         session = self.control.sessions.get(request.query_params.get("session", ""))

@@ -8,12 +8,27 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec import Struct
+
 from llmgw import catalog as catalogs
 from llmgw.control.crash import crash
 from llmgw.control.story import Story
 from llmgw.core import match
 from llmgw.core.types.catalog import Catalog
 from llmgw.errors import CatalogError, LlmgwError
+
+
+#: So many replaced ones are known; and no more text is left in a lease store, which takes 1.5 MiB a request.
+PASSED = 32
+TEXT_BYTES = 256 << 10
+
+
+class Used(Struct, frozen=True, kw_only=True):
+    """The catalog that the last leader used. `passed`: digests of those before; who has one of them has an old file."""
+
+    digest: str = ""
+    sources: dict[str, str] = {}
+    passed: tuple[str, ...] = ()
 
 
 class Catalogs:
@@ -24,6 +39,7 @@ class Catalogs:
         self.catalog = Catalog()
         self.sources: dict[str, str] = {}
         self.error = ""
+        self.passed: tuple[str, ...] = ()
         self._story = story
         self._programs: tuple[Catalog, tuple[str, ...]] = (self.catalog, ())
 
@@ -46,24 +62,61 @@ class Catalogs:
         except CatalogError:
             return Catalog()
 
-    def first(self, stored: dict[str, str]) -> None:
-        """At the start: the file, else the last good copy, else CatalogError."""
+    @property
+    def used(self) -> Used:
+        """What the next leader has to know of it."""
+        small = sum(len(text.encode()) for text in self.sources.values()) <= TEXT_BYTES
+        sources = self.sources if small else {}
+        return Used(digest=self.catalog.digest, sources=sources, passed=self.passed)
+
+    def first(self, stored: dict[str, str], used: Used = Used()) -> None:  # noqa: B008 - frozen
+        """At the start: the file (F34), unless it is one that was replaced elsewhere since; else the last good copy.
+
+        Each host of several has a file of its own: an old one must not undo what was applied to another's.
+        """
+        self.passed = used.passed
+        copies = [sources for sources in (used.sources, stored) if sources]
         try:
             self.catalog, self.sources = self.read()
         except CatalogError as e:
-            if not stored:
+            if not any(self._copied(sources) for sources in copies):
                 raise
-            try:
-                self.catalog, self.sources = catalogs.load_sources(stored), stored
-            except CatalogError:
-                raise e from None
             self.refused(e, "started with the last good one")
+            return
+        digest = self.catalog.digest
+        if digest not in used.passed:
+            self._pass(used.digest)
+            return
+        here = f"{self.path} is older than the catalog {used.digest[:12]} of the leader before"
+        if any(self._copied(sources, used.digest) for sources in copies):
+            self.error = f"{here}, which stays in use; put that file here too, or apply this one"
+        else:
+            self.error = f"{here}, whose text is not at hand, so it is used; check it"
+        self._story.tell("catalog", self.error, level="warning")
+
+    def _copied(self, sources: dict[str, str], digest: str = "") -> bool:
+        """In use from here on, where it can be read and is the one of this digest."""
+        try:
+            found = catalogs.load_sources(sources)
+        except CatalogError:
+            return False
+        if digest and found.digest != digest:
+            return False
+        self.catalog, self.sources = found, sources
+        return True
+
+    def _pass(self, digest: str) -> None:
+        """It was in use, and is not any more."""
+        now = self.catalog.digest
+        self.passed = tuple(d for d in (*self.passed, digest) if d not in ("", now))[-PASSED:]
 
     def use(self, new: Catalog, sources: dict[str, str]) -> list[str]:
         """Swap to what was read, as one step; the changes, a sentence each."""
         crash("catalog_checked")
         changes = catalogs.diff(self.catalog, new)
+        before = self.catalog.digest
         self.catalog, self.sources, self.error = new, sources, ""
+        self._pass(before)
         for change in changes:
             self._story.tell(
                 "catalog",

@@ -14,8 +14,11 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from llmgw import tls
+from llmgw.config import Trust
 from llmgw.control import given, verbs
 from llmgw.control.loop import Control
+from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Node
 from llmgw.errors import LlmgwError, UsageError
 
@@ -33,11 +36,12 @@ async def answer(control: Control, request: Request) -> Response:
         if not node.report.inspect:
             away.append(f"{name} (its agent listens on loopback only)")
             continue
-        stream = _Stream(f"{node.report.inspect}/v1/logs/{shard}", asked, _token(control))
+        stream = _Stream(node.report, f"/v1/logs/{shard}", asked, _token(control, node))
         try:
             status = await stream.open()
         except httpx.HTTPError as e:
-            away.append(f"{name} at {node.report.inspect} ({type(e).__name__})")
+            why = tls.trouble(e)[0] or type(e).__name__
+            away.append(f"{name} at {node.report.inspect} ({why})")
             continue
         if status == OK:
             return StreamingResponse(stream.rest(), media_type="text/plain")
@@ -60,7 +64,7 @@ def _asked(request: Request) -> dict[str, Any]:
     if tail < 0:
         msg = f"tail={tail} is less than no byte"
         raise UsageError(msg, "how many bytes of its end are wanted")
-    return asked | ({"tail": tail} if request.query_params.get("tail") else {})
+    return asked | ({"tail": tail} if "tail" in request.query_params else {})
 
 
 def _likely(control: Control, shard: str) -> list[tuple[str, Node]]:
@@ -70,17 +74,21 @@ def _likely(control: Control, shard: str) -> list[tuple[str, Node]]:
     return having or [(n, node) for n, node in nodes if node.connected]
 
 
-def _token(control: Control) -> dict[str, str]:
-    token = control.settings.node_token
+def _token(control: Control, node: Node) -> dict[str, str]:
+    """The one that its agent has: no other node's is shown to it."""
+    token = control.node_tokens.of(node.report.node_id) or control.settings.node_token
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 class _Stream:
     """One GET whose body is passed on while it comes, closed with whoever reads it."""
 
-    def __init__(self, url: str, asked: dict[str, Any], headers: dict[str, str]) -> None:
+    def __init__(
+        self, report: NodeReport, path: str, asked: dict[str, Any], headers: dict[str, str]
+    ) -> None:
         self._stack = AsyncExitStack()
-        self._url, self._asked, self._headers = url, asked, headers
+        self._url, self._asked, self._headers = f"{report.inspect}{path}", asked, headers
+        self._verify = tls.verify(self._url, Trust(tuple(filter(None, [report.inspect_pin]))))
         self._answer: httpx.Response
 
     async def open(self) -> int:
@@ -89,7 +97,7 @@ class _Stream:
         )
         try:
             client = await self._stack.enter_async_context(
-                httpx.AsyncClient(timeout=timeout, trust_env=False)
+                httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verify)
             )
             call = client.stream("GET", self._url, params=self._asked, headers=self._headers)
             self._answer = await self._stack.enter_async_context(call)

@@ -16,17 +16,17 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, "")
-    if text and not _NUMBER.fullmatch(text):
+    text = request.query_params.get(name)
+    if text is not None and not _NUMBER.fullmatch(text):
         msg = f"{name}={text[:40]!r} is not a number"
         raise UsageError(msg, "a whole one, of 18 digits at most")
-    return int(text) if text else default
+    return default if text is None else int(text)
 
 
 def switch(request: Request, name: str) -> bool:
     """A yes or no in the query: what is neither is refused, for it would be a no that nobody gave."""
-    said = request.query_params.get(name, "")
-    if said not in ("", "0", "false", "1", "true"):
+    said = request.query_params.get(name, "0")
+    if said not in ("0", "false", "1", "true"):
         msg = f"{name}={said[:40]!r} is neither yes nor no"
         raise UsageError(msg, f"{name}=1 or {name}=0")
     return said in ("1", "true")

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.control import picture
+from llmgw.control.catalogs import Used
 from llmgw.control.keys import Keys
 from llmgw.control.picture import Moment, believed, unreachable
 from llmgw.core.reconcile.fresh import Memory
@@ -21,7 +22,8 @@ from llmgw.core.types.state import State
 from llmgw.wire import encode
 
 Warn = Callable[[str], None]
-#: etcd takes 1.5 MiB in one request; what silent nodes were believed to run is left out before that.
+#: etcd takes 1.5 MiB in one request; what silent nodes were believed to run, and the catalog's text, are left out
+#: before that.
 BYTES = 1 << 20
 
 
@@ -31,11 +33,14 @@ class Intent(Struct, frozen=True, kw_only=True):
     nodes: frozenset[str] = frozenset()
     memory: Memory = Memory()
     keys: Keys = {}
+    catalog: Used = Used()
 
 
 class _Wire(Struct, kw_only=True):
     version: int = 1
     catalog: str = ""
+    sources: dict[str, str] = {}
+    passed: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     silent: tuple[tuple[str, int, str], ...] = ()
     paused: str = ""
@@ -48,7 +53,7 @@ class _Wire(Struct, kw_only=True):
     keys: Keys = {}
 
 
-def written(state: State, keys: Keys, now: Moment) -> bytes:
+def written(state: State, keys: Keys, now: Moment, used: Used = Used()) -> bytes:  # noqa: B008 - frozen
     """The same bytes while nothing of it changed."""
     silent = {n: node for n, node in sorted(state.nodes.items()) if unreachable(state, node)}
     rows = tuple(
@@ -56,7 +61,9 @@ def written(state: State, keys: Keys, now: Moment) -> bytes:
         for name, node in silent.items()
     )
     found = _Wire(
-        catalog=state.catalog.digest,
+        catalog=used.digest or state.catalog.digest,
+        sources=used.sources,
+        passed=used.passed,
         nodes=tuple(sorted(state.nodes)),
         silent=rows,
         paused=state.paused,
@@ -72,7 +79,7 @@ def written(state: State, keys: Keys, now: Moment) -> bytes:
     )
     data = msgspec.json.encode(found)
     if len(data) > BYTES:
-        found.silent = ()
+        found.silent, found.sources = (), {}
         data = msgspec.json.encode(found)
     return data
 
@@ -101,7 +108,8 @@ def read(data: bytes, now: Moment, warn: Warn) -> Intent | None:
         woken_s=picture.woken_of(found.woken, now, warn),
         learned=found.learned,
     )
-    return Intent(nodes=frozenset(found.nodes), memory=memory, keys=found.keys)
+    used = Used(digest=found.catalog, sources=found.sources, passed=found.passed)
+    return Intent(nodes=frozenset(found.nodes), memory=memory, keys=found.keys, catalog=used)
 
 
 def merged(stored: Memory, left: Intent | None, warm: Memory) -> Memory:

@@ -17,13 +17,13 @@ from llmgw.control.keys import Keys
 from llmgw.control.picture import Change, Moment, believed, picture, unreachable
 from llmgw.control.store import Store, StoreError
 from llmgw.control.story import Story
-from llmgw.core.types.state import Node, State
+from llmgw.core.types.state import Draining, Node, State
 
 #: After a failed write the file is left alone for this long: a locked one would cost every pass its patience.
 PAUSE_S = 5.0
 #: What agents will say again is written so much later, with all that came until then: a commit is several waits for the
 #: disk, and the pass that publishes a route would make a client wait for them (P9).
-LATER_S = 0.1
+LATER_S = 0.25
 
 
 class Keeper:
@@ -124,7 +124,7 @@ class Keeper:
         confirmed = None if state.confirmed == self._confirmed else state.confirmed
         cordoned = None if state.cordoned == self._cordoned else state.cordoned
         keys = None if self.keys == self._keys else self.keys
-        draining = None if state.draining == self._draining else state.draining
+        draining = None if _begun(state) == self._draining else state.draining
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
             gone=tuple(name for name in self._marks if name not in state.nodes),
@@ -140,8 +140,15 @@ class Keeper:
             events=tuple(self.story.unsaved),
             # An operator who was told that it is done may pull the plug; a drain is an order to come.
             durable=durable
-            or any(word is not None for word in (paused, confirmed, cordoned, keys, draining)),
+            or any(word is not None for word in (paused, confirmed, cordoned, keys))
+            or (draining is not None and self._drains(state)),
         )
+
+    def _drains(self, state: State) -> bool:
+        """A drain began, or was called off; one that is over for having ended its shard is as good as written."""
+        known = {s.incarnation for n in state.nodes.values() for s in n.shards}
+        before = {i: d for i, d in (self._draining or {}).items() if i in known}
+        return _begun(state) != before
 
     def _saved(self, state: State, change: Change) -> None:
         self._instead = False
@@ -150,12 +157,17 @@ class Keeper:
             name: _mark(state, node) if name in change.nodes else self._marks[name]
             for name, node in state.nodes.items()
         }
-        self._draining, self._failures = state.draining, state.failures
+        self._draining, self._failures = _begun(state), state.failures
         self._sources, self._keys = self.sources, self.keys
         self._paused, self._confirmed = state.paused, state.confirmed
         self._cordoned, self._woken = state.cordoned, state.woken_s
         self._learned = state.learned
         self.story.unsaved.clear()
+
+
+def _begun(state: State) -> dict[str, Draining]:
+    """Without the route table that shows it, which no later control takes over."""
+    return {i: replace(d, version=0) for i, d in state.draining.items()}
 
 
 def _mark(state: State, node: Node) -> Any:

@@ -15,7 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from llmgw.control import intent, keys
-from llmgw.control.catalogs import Catalogs
+from llmgw.control.catalogs import Catalogs, Used
 from llmgw.control.crash import crash
 from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
@@ -95,7 +95,7 @@ class Leads:
     def _follow(self) -> None:
         leader = self.lease.holder
         if leader is not None:
-            where = f" at {leader.url}" if leader.url else ""
+            where = f" at {leader.place}" if leader.url else ""
             self.follows = f"{leader.name}{where} leads, this control stands by"
             self.story.once("follows", "standby", self.follows)
         else:
@@ -155,14 +155,14 @@ class Leads:
         """
         memory = self.store.memory(now)
         self.story.recall(self.store.events(KEPT))
-        self.catalogs.first(self.store.sources())
+        left = intent.read(
+            self.lease.intent, now, partial(self.story.tell, "intent", level="warning")
+        )
+        self.catalogs.first(self.store.sources(), Used() if left is None else left.catalog)
         self.keeper.keys = self.store.keys()
         if epoch == 1 and not self.keeper.keys:  # a new file: perhaps the old one was lost
             at, warn = now.iso(now.mono), partial(self.story.tell, "keys", level="warning")
             self.keeper.keys = keys.recalled(self.settings.gateway_dir, at, warn)
-        left = intent.read(
-            self.lease.intent, now, partial(self.story.tell, "intent", level="warning")
-        )
         if left is not None:
             self.keeper.keys = left.keys
         return intent.merged(memory, left, memory_of(self.state, 0.0))

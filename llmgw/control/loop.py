@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ from llmgw.control.teller import Teller
 from llmgw.core import evict, route
 from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.types.messages import ForgetShard, Refusal, SendReport, StopShard, Token
+from llmgw.core.types.messages import DrainShard, ForgetShard, Refusal, SendReport, StopShard, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
@@ -71,7 +72,6 @@ class Control(Leads):
         self.store = store
         self.lease = lease
         self.sessions = Sessions()
-        self.node_tokens = NodeTokens(settings.state_dir)
         self.peers = Peers(self)
         self.keeper = Keeper(store, story)
         self.catalogs = Catalogs(settings.catalog, story)
@@ -114,6 +114,10 @@ class Control(Leads):
         self._due_s = 0.0
         self._led = False
         self._sorted: tuple[Plan, dict[str, list[Verdict]]] = (self.plan, {})
+
+    @cached_property
+    def node_tokens(self) -> NodeTokens:
+        return NodeTokens(self.settings.state_dir)
 
     # -- from outside
 
@@ -232,7 +236,9 @@ class Control(Leads):
         applied = self._decide(found, now)
         if self.leading:
             self._announce(found, now)
-            self.lease.publish(lambda: intent.written(self.state, self.keeper.keys, now))
+            self.lease.publish(
+                lambda: intent.written(self.state, self.keeper.keys, now, self.catalogs.used)
+            )
         elif not self._led:
             self._dropped(found, now)
         self._keep_and_send(applied, now)
@@ -274,8 +280,8 @@ class Control(Leads):
         orders = [c for _, c in applied.commands if not isinstance(c, ForgetShard)]
         if orders:
             crash("before_persist")
-        # A stop names what its agent reported, and the drain before it is in the file.
-        fresh = any(not isinstance(c, StopShard) for c in orders)
+        # A stop names what its agent reported; a drain is written where it began, and not each time it is said again.
+        fresh = any(not isinstance(c, StopShard | DrainShard) for c in orders)
         kept = self.leading and self.keeper.keep(self.state, now, durable=fresh)
         if orders:
             crash("after_persist")

@@ -16,8 +16,9 @@ from functools import partial
 import uvicorn
 from typing_extensions import override
 
+from llmgw import tls
 from llmgw.config import Address
-from llmgw.control import reloads
+from llmgw.control import reach, reloads
 from llmgw.control.api import app
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
@@ -59,7 +60,7 @@ async def _run(settings: ControlSettings) -> int:
     story = Story()
     make_folder(settings.state_dir)
     store = Store(settings.inventory_path, warn=partial(story.tell, "inventory", level="warning"))
-    tokens = Tokens(settings.token, [settings.node_token])
+    pair = reach.pair_of(settings)
     async with AsyncExitStack() as stack:
         held = lease(settings.lease, settings.inventory_path, store, standby=settings.standby)
         stack.callback(held.release)
@@ -74,8 +75,17 @@ async def _run(settings: ControlSettings) -> int:
         service.keep("control", listener)
         control = Control(settings, store=store, lease=held, story=story)
         stack.callback(_keep, control)
+        tokens = Tokens(
+            *(settings.token, [settings.node_token], control.node_tokens),
+            wide=not settings.listen.loopback,
+        )
         here = Address(*listener.getsockname()[:2])
-        held.about = Holder(control.name, advertised(here, settings.lease))
+        url = reach.spoken(advertised(here, settings.lease), pair)
+        held.about = Holder(control.name, url)
+        control.node_tokens.urls = reach.urls(here, pair)
+        reach.remember(
+            settings.state_dir, reach.spoken(here.near.url, pair), control.node_tokens.urls
+        )
         now = control.now()
         story.begin(now)
         if held.held:
@@ -94,7 +104,7 @@ async def _run(settings: ControlSettings) -> int:
         # The first pass before the first question: whoever asks finds a picture and routes (A50).
         control.turn()
         control.on_turn = service.alive
-        return await Process(control, gateway, tokens, listener, service).run()
+        return await Process(control, gateway, tokens, listener, service, pair=pair).run()
 
 
 async def _prepared(gateway: Gateway, service: Service) -> None:
@@ -143,8 +153,11 @@ class Process:
         tokens: Tokens,
         listener: socket.socket,
         service: Service,
+        *,
+        pair: tls.Pair | None,
     ) -> None:
         self._service = service
+        self._pair = pair
         self._control = control
         self._gateway = gateway
         self._listener = listener
@@ -162,6 +175,8 @@ class Process:
             proxy_headers=False,
             timeout_keep_alive=60,
             timeout_graceful_shutdown=GRACE_S,
+            ssl_certfile=None if pair is None else str(pair.cert),
+            ssl_keyfile=None if pair is None else str(pair.key),
         )
         self._server = Server(config)
 
@@ -209,8 +224,7 @@ class Process:
             except LlmgwError as e:
                 gateway.problem = f"the gateway cannot be started: {e.message}"
                 await asyncio.sleep(AGAIN_S)
-        url = Address("127.0.0.1" if where.host == "0.0.0.0" else where.host, where.port).url  # noqa: S104 - compared
-        await gateway.run(url, self._gone)
+        await gateway.run(reach.spoken(where.near.url, self._pair), self._gone)
 
     async def _gone(self, gateway: str) -> None:
         with suppress(LlmgwError):
@@ -244,11 +258,12 @@ class Process:
         self._control.story.log.info(
             "serving",
             listen=str(where),
+            pin="plain HTTP" if self._pair is None else tls.pin_of(self._pair.cert),
             inventory=str(settings.inventory_path),
             catalog=str(settings.catalog),
         )
         self._service.ready(f"serving {where}")
-        if not settings.listen.loopback:
+        if self._pair is None and not settings.listen.loopback:
             why = f"{where} is plain HTTP: tokens and orders cross the network unencrypted"
             story.tell("insecure", why, level="warning")
 

@@ -48,9 +48,10 @@ class NodeToken(Struct, frozen=True, kw_only=True):
 
 
 class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /api/v1/tokens`. `name` None: one for the next node, unused ones first."""
+    """The body of `POST /api/v1/tokens`. `name` None: by number. `new`: not one that nobody has used yet."""
 
     name: str | None = None
+    new: bool = False
 
 
 class _File(Struct, frozen=True):
@@ -63,11 +64,12 @@ Tokens = dict[str, NodeToken]
 # ---------------------------------------------------------------- values
 
 
-def added(tokens: Tokens, name: str | None) -> tuple[Tokens, NodeToken]:
+def added(tokens: Tokens, name: str | None, *, new: bool = False) -> tuple[Tokens, NodeToken]:
+    """The tokens with one for the next node."""
+    free = next((t for t in tokens.values() if not (t.shared or t.node_id)), None)
+    if name is None and free is not None and not new:
+        return tokens, free
     if name is None:
-        free = next((t for t in tokens.values() if not (t.shared or t.node_id)), None)
-        if free is not None:
-            return tokens, free
         taken = [int(m[1]) for n in tokens if (m := _NUMBERED.fullmatch(n))]
         name = f"node-{max(taken, default=0) + 1}"
     if not NAME.fullmatch(name) or name == SHARED:
@@ -80,8 +82,8 @@ def added(tokens: Tokens, name: str | None) -> tuple[Tokens, NodeToken]:
     if len(tokens) >= TOKENS_MAX:
         msg = f"there are {len(tokens)} node tokens, and {TOKENS_MAX} is the limit"
         raise LlmgwError(msg, "revoke some: `llmgw token list`", code="too_many_tokens", status=409)
-    new = NodeToken(name=name, token=PREFIX + secrets.token_urlsafe(32))  # 256 bits
-    return tokens | {name: new}, new
+    made = NodeToken(name=name, token=PREFIX + secrets.token_urlsafe(32))  # 256 bits
+    return tokens | {name: made}, made
 
 
 def without(tokens: Tokens, name: str) -> Tokens:
@@ -143,6 +145,11 @@ def parsed(text: bytes) -> Tokens:
     return {t.name: t for t in msgspec.json.decode(text, type=_File).tokens}
 
 
+def shared(folder: Path) -> str:
+    """The one that all nodes may have, "" where there is none."""
+    return next((t.token for t in NodeTokens(folder).now().values() if t.shared), "")
+
+
 class NodeTokens:
     """Those of one state dir."""
 
@@ -150,6 +157,8 @@ class NodeTokens:
         self.path = folder / FILE
         self._seen: tuple[int, int, int] | None = None
         self._tokens: Tokens = {}
+        #: where nodes of other boxes find this control, each with its pin; () while it listens on loopback
+        self.urls: tuple[str, ...] = ()
 
     @property
     def present(self) -> bool:

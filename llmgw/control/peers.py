@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from llmgw import __version__
+from llmgw import __version__, config, tls
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.keep import Keeper
 from llmgw.control.keys import Keys
@@ -128,20 +128,26 @@ class Peers:
 
     async def run(self) -> None:
         """Until cancelled: while another leads, tell it."""
-        async with httpx.AsyncClient(timeout=CALL_S, trust_env=False) as client:
-            while True:
-                await asyncio.sleep(TELL_S / 4 if self._control.leading else TELL_S)
-                leader = self._control.leader
-                if self._control.leading or leader is None or not leader.url:
-                    self._problem = self._lacking = ""
-                    continue
-                try:
-                    await self._tell(client, leader)
-                except (httpx.HTTPError, msgspec.MsgspecError) as e:
-                    why = str(e) or type(e).__name__
-                    self._problem = (
-                        f"the leader {leader.name} at {leader.url} does not answer: {why}"
-                    )
+        while True:
+            await asyncio.sleep(TELL_S / 4 if self._control.leading else TELL_S)
+            leader = self._control.leader
+            if self._control.leading or leader is None or not leader.url:
+                self._problem = self._lacking = ""
+                continue
+            async with _client(leader.url, CALL_S) as client:
+                await self._tell_while(client, leader.url)
+
+    async def _tell_while(self, client: httpx.AsyncClient, url: str) -> None:
+        """As long as this one leads: another has another certificate."""
+        while (leader := self._control.leader) is not None and leader.url == url:
+            try:
+                await self._tell(client, leader)
+            except (httpx.HTTPError, msgspec.MsgspecError) as e:
+                why = str(e) or type(e).__name__
+                self._problem = f"the leader {leader.name} at {leader.place} does not answer: {why}"
+            await asyncio.sleep(TELL_S)
+            if self._control.leading:
+                return
 
     async def _tell(self, client: httpx.AsyncClient, leader: Holder) -> None:
         control = self._control
@@ -153,13 +159,13 @@ class Peers:
             nodes=control.sessions.nodes(),
         )
         answer = await client.post(
-            f"{leader.url}/api/v1/standbys",
+            "/api/v1/standbys",
             content=msgspec.json.encode(told),
             headers=_headers(control.settings),
         )
         if not answer.is_success:
             self._problem = (
-                f"the leader {leader.name} at {leader.url} refuses this standby: "
+                f"the leader {leader.name} at {leader.place} refuses this standby: "
                 f"{answer.status_code} {answer.text[:160]}"
             )
             return
@@ -210,7 +216,7 @@ class Peers:
             "epoch": epoch,
             "lease": control.lease.name,
             "standbys": [self._row(told, heard_s, now) for told, heard_s in self._alive(now)],
-            "url": about.url or None,
+            "url": about.place or None,
             "answered_by": control.name,
             "leading": control.leading,
         }
@@ -220,7 +226,7 @@ class Peers:
         mine = self._control.sessions.nodes()
         return {
             "name": told.name,
-            "url": told.url or None,
+            "url": config.pinned(told.url)[0] or None,
             "version": told.version,
             "lag_s": round(now - heard_s, 1),
             "missing": sorted(set(mine) - set(told.nodes)),
@@ -234,7 +240,7 @@ def not_leading(control: Control) -> LlmgwError:
         msg = "no control leads now, as far as this one knows"
         return LlmgwError(msg, "ask again in a moment", code="not_leading", status=503)
     msg = f"{leader.name} leads, this control stands by"
-    return LlmgwError(msg, f"ask {leader.url or 'that one'}", code="not_leading", status=409)
+    return LlmgwError(msg, f"ask {leader.place or 'that one'}", code="not_leading", status=409)
 
 
 def leaders(control: Control, method: str, path: str) -> bool:
@@ -254,15 +260,22 @@ async def passed_on(
     keep = {k: headers[k] for k in ("authorization",) if k in headers}
     keep |= {"content-type": "application/json", FORWARDED: control.name}
     try:
-        async with httpx.AsyncClient(timeout=FORWARD_S, trust_env=False) as client:
-            answer = await client.request(method, f"{leader.url}{path}", content=body, headers=keep)
+        async with _client(leader.url, FORWARD_S) as client:
+            answer = await client.request(method, path, content=body, headers=keep)
     except httpx.ConnectError as e:
-        msg = f"{leader.name} at {leader.url} leads and cannot be reached: {e}"
+        msg = f"{leader.name} at {leader.place} leads and cannot be reached: {e}"
         raise LlmgwError(msg, "ask again in a moment", code="not_leading", status=503) from e
     except httpx.HTTPError as e:
-        msg = f"{leader.name} at {leader.url} was asked and did not answer; it may still be done"
+        msg = f"{leader.name} at {leader.place} was asked and did not answer; it may still be done"
         raise LlmgwError(msg, "`llmgw status` shows it", code="not_leading", status=503) from e
     return answer.status_code, answer.content
+
+
+def _client(url: str, timeout_s: float) -> httpx.AsyncClient:
+    """Of a leader: by its pin, which is part of where it said it is."""
+    plain, trust = config.pinned(url)
+    verify = tls.verify(plain, trust)
+    return httpx.AsyncClient(base_url=plain, timeout=timeout_s, trust_env=False, verify=verify)
 
 
 def _headers(settings: ControlSettings) -> dict[str, str]:

@@ -77,7 +77,7 @@ class Change(Struct):
 
     def may_wait(self, known: Container[str]) -> bool:
         """Nothing is in it but lines of history and what the agents of nodes that are in the file say again."""
-        rest = replace(self, nodes={}, events=(), learned=None)
+        rest = replace(self, nodes={}, events=(), learned=None, draining=None)
         return not (rest or self.durable) and all(name in known for name in self.nodes)
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from llmgw import __version__, handover
 from llmgw.config import Address
+from llmgw.control import reach
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
 from llmgw.control.listen import PROC, PortTakenError, bound, holders
@@ -75,8 +76,7 @@ class Gateway:
         self._pidfd = -1
         self._child: subprocess.Popen[bytes] | None = None
         self._ending = asyncio.Event()
-        self._version = ""
-        self._lasting = True
+        self._found = handover.Hello()
 
     @property
     def stays(self) -> bool:
@@ -140,8 +140,7 @@ class Gateway:
         self._tokens.add_node(found.token)
         if not self._watch(old.pid):
             return True  # it ended just now: its socket is ours, the next one gets it
-        self.gateway, self._version = old.gateway, old.version
-        self._lasting = old.version == __version__ and not old.orphan
+        self.gateway, self._found = old.gateway, old
         self._story.tell(
             "gateway", f"re-adopted, pid {self.pid}, it serves {self.where}", pid=self.pid
         )
@@ -179,8 +178,8 @@ class Gateway:
     async def run(self, url: str, on_gone: Callable[[str], Awaitable[None]]) -> None:
         """Start it when none runs, at once when it dies, until cancelled; `on_gone` gets the id of a dead one."""
         async with asyncio.TaskGroup() as group:
-            if self.pid and not self._lasting:
-                before = Serving(self.pid, self._pidfd, self.gateway, self._version)
+            if self.pid and not reach.lasting(self._found, url):
+                before = Serving(self.pid, self._pidfd, self.gateway, self._found.version)
                 if await self._renewed(url, before):
                     group.create_task(_see_off(before, on_gone))
             await self._keep(url, on_gone)

@@ -12,6 +12,7 @@ from llmgw.catalog.words import nearest
 from llmgw.control.looks import fresh_plan
 from llmgw.control.loop import Control
 from llmgw.control.settings import DIGEST
+from llmgw.core import learn
 from llmgw.core.types.state import Cleared, Confirmed, Ending, NodeForgotten, Paused
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.wire.plan import blocked_digest, plan_digest
@@ -151,16 +152,17 @@ def _other(control: Control, digest: str, blocked: str) -> LlmgwError:
 
 
 async def clear(control: Control, name: str) -> Json:
-    """Forget the failures of a model, named by itself, an alias or one of its replicas."""
+    """Forget the failures of a model, and what its runs held; named by itself, an alias or one of its replicas."""
 
     def fold(now: float) -> Json:
         model = _model_of(control, name)
         failures = len(control.state.failures.get(model, ()))
-        if failures:
+        held = learn.peak_bytes(control.state, model)
+        if failures or held:
             why = f"an operator cleared {model}: it may start again"
             control.story.tell("clear", why, model=model)
             control.fold(Cleared(model), now)
-        return {"model": model, "failures": failures}
+        return {"model": model, "failures": failures, "learned": held}
 
     said: Json = await control.ask(fold)
     return said

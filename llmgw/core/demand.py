@@ -81,13 +81,18 @@ def turn(state: State, model: Model) -> tuple[int, float, str]:
 
 
 def heard(state: State, demand: Demand, now: float) -> dict[str, Asked]:
-    """Who waits, with what one gateway says now: whoever waited by its last word has waited until this one."""
+    """Who waits, with what one gateway says now: whoever waited by its last word has waited until this one.
+
+    Whom this control meets waiting has waited before: else each of its restarts would put whoever waits longest behind
+    again, and the room that was made for one be given to another (A64).
+    """
     asked = {m: replace(a, last_s=now) if waiting(state, m) else a for m, a in state.asked.items()}
     for model, count in demand.waiting.items():
         if count and model in state.catalog.models:
             old = asked.get(model)
             lasts = old is not None and now - old.last_s <= RETRY_S
-            asked[model] = Asked(old.since_s if old is not None and lasts else now, now)
+            began_s = now - max(demand.waited.get(model, 0.0), 0.0)
+            asked[model] = Asked(old.since_s if old is not None and lasts else began_s, now)
     return asked
 
 

@@ -324,7 +324,13 @@ def _never(fleet: Fleet, asks: Asks, others: list[Other], going: Iterable[Replic
     if isinstance(answer, Placement) or answer.soon or not known:
         return Way(asks.why)
     names = _names([o.replica for o in others])
-    more = f"; nor is there room once {names} ended: {answer.why}" if others else ""
+    same = asks.why.endswith(f"; {answer.why}")
+    more = (
+        f"not even once {names} ended"
+        if same
+        else f"nor is there room once {names} ended: {answer.why}"
+    )
+    more = f"; {more}" if others else ""
     return Way(f"{asks.why}{more}", hopeless=True)
 
 

@@ -36,7 +36,9 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
             return f"gateway {name[:8]} has been silent for {now - gateway.heard_s:.0f} s"
     # A gateway that was heard by the last control and not yet by this one may be in the middle of a stream; that
     # another one has spoken says nothing about it.
-    new = all(s.ours for s in replica.members)  # routed first by this very control, so whoever is on it was heard
+    new = all(
+        s.ours for s in replica.members
+    )  # routed first by this very control, so whoever is on it was heard
     if now - state.started_s < GATEWAY_GONE_S and not new:
         return f"control started {now - state.started_s:.0f} s ago, a gateway may not have said yet what it serves"
     return ""

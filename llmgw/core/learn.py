@@ -35,6 +35,11 @@ def told(state: State, shards: Iterable[ShardReport]) -> State:
     return replace(state, learned=learned)
 
 
+def peak_bytes(state: State, model: str) -> int:
+    """The most that runs of the model's profiles held on one GPU; 0 for nothing learned."""
+    return max((state.learned.get(f, 0) for f in fingerprints(state, model)), default=0)
+
+
 def forgotten(state: State, model: str) -> State:
     """An operator has cleared the model: the next run is measured anew."""
     gone = fingerprints(state, model) & state.learned.keys()

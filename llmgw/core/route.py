@@ -84,7 +84,8 @@ def shards_of(survey: Judged, replica: Replica) -> tuple[Shard, ...]:
     found = {s.rank: s for s in replica.members}
     if replica.held:
         for v in survey.verdicts:
-            if v.shard.incarnation == replica.incarnation and v.verdict == "hold":
+            named = v.shard.report.incarnation or v.shard.report.replica  # an older agent's (F55)
+            if v.verdict == "hold" and named in (replica.incarnation, replica.replica):
                 found.setdefault(v.shard.rank, v.shard)
     return tuple(found[rank] for rank in sorted(found) if rank in range(replica.want))
 

@@ -38,6 +38,7 @@ class Target:
         "name",
         "route",
         "slow",
+        "waited_since",
         "waiting",
     )
 
@@ -46,6 +47,7 @@ class Target:
         self.route = RouteModel()
         self.endpoints: list[Endpoint] = []
         self.waiting = Queue()
+        self.waited_since: float | None = None  # as of the last demand
         self.loading_since: float | None = None
         self.slow = False  # some endpoint is
         self._turn = 0
@@ -248,6 +250,16 @@ class Fleet:
         for target in self.targets.values():
             yield from target.endpoints
 
+    def _waited(self, now: float) -> Iterator[tuple[str, float]]:
+        """How long requests have waited without a break, as far as control was told of any."""
+        for target in self.targets.values():
+            if not target.waiting:
+                target.waited_since = None
+            elif target.waited_since is None:
+                target.waited_since = now
+            else:
+                yield target.name, round(now - target.waited_since, 3)
+
     def demand(self, gateway: str, n: int, now: float) -> Demand:
         """The whole present state, for control."""
         in_flight: dict[str, int] = {}
@@ -268,6 +280,7 @@ class Fleet:
             table=self.table.version if self.table else 0,
             in_flight=in_flight,
             waiting={t.name: len(t.waiting) for t in self.targets.values() if t.waiting},
+            waited=dict(self._waited(now)),
             last_byte={
                 e.replica: round(now - e.last_byte, 3)
                 for e in self.endpoints()

@@ -5,6 +5,7 @@ Answers for: its counters, and what is read off them. It may not know sockets or
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -49,6 +50,7 @@ class Endpoint:
         "replica",
         "seen",
         "slow",
+        "tls",
         "tunnels",
         "upstream_model",
         "weight",
@@ -59,7 +61,9 @@ class Endpoint:
         self.replica = route.replica
         self.name = route.replica.encode()
         self.host = url.hostname or ""
-        self.port = url.port or 80
+        self.port = url.port or (443 if url.scheme == "https" else 80)
+        #: of a control; engines speak plain HTTP
+        self.tls: ssl.SSLContext | None = None
         self.authority = url.netloc.encode()
         self.gone = False
         self.in_flight = 0

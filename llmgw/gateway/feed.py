@@ -12,7 +12,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from llmgw import wire
+from llmgw import tls, wire
+from llmgw.config import Trust, pinned
 from llmgw.core.types.routes import RouteReplica, RouteTable
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.settings import GatewaySettings
@@ -36,13 +37,17 @@ class Log(Protocol):
 class Control:
     """One control plane: its URL, and whether it answered last."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, trust: Trust) -> None:
+        plain, trust = pinned(url, trust)
+        self.url = plain.rstrip("/")
         self.endpoint = Endpoint(RouteReplica(replica=self.url, endpoint=self.url))
+        if self.url.startswith("https:"):
+            self.endpoint.tls = tls.client(trust)
         self.changed = asyncio.Event()
         #: it was told of this process, or does not answer
         self.tried = asyncio.Event()
         self.up: bool | None = None
+        self.away = asyncio.Event()
 
 
 class Feed:
@@ -51,7 +56,8 @@ class Feed:
     ) -> None:
         self._gateway = gateway
         self._dialer = dialer
-        self.controls = [Control(url) for url in settings.controls]
+        self._trust = settings.trust
+        self.controls = [Control(url, self._trust) for url in settings.controls]
         token = settings.token
         self._authorization = f"authorization: Bearer {token}\r\n" if token else ""
         self._named = frozenset(control.url for control in self.controls)
@@ -93,10 +99,11 @@ class Feed:
         """Controls that the leader tells of, besides those we were started with: the next leader is one of them."""
         if not urls:
             return  # an older one does not say
-        wanted = self._named | {url.rstrip("/") for url in urls}
+        told = {pinned(url)[0].rstrip("/"): url for url in urls}
+        wanted = self._named | told.keys()
         self.controls = [control for control in self.controls if control.url in wanted]
         for url in sorted(wanted - {control.url for control in self.controls}):
-            self.controls.append(Control(url))
+            self.controls.append(Control(told[url], self._trust))
             self._log.info("another control", control=url)
             if self._group is not None:
                 self._group.create_task(self._post(self.controls[-1]))
@@ -107,7 +114,7 @@ class Feed:
         """Any control will do: a standby's table is warm too. On a failure the next one is asked."""
         failures = 0
         while True:
-            for control in tuple(self.controls):
+            for control in sorted(self.controls, key=lambda c: c.up is False):
                 while await self.poll(control):
                     failures = 0
             failures += 1
@@ -117,7 +124,7 @@ class Feed:
         """Asks once for a newer table; whether this control is worth asking again at once."""
         began = self._gateway.clock()
         path = f"/gateway/v1/routes?version={self._version()}"
-        answer = await self._call(control, "GET", path, b"", limit_s)
+        answer = await self._held(control, path, limit_s)
         if answer is None:
             return False
         status, body = answer
@@ -133,6 +140,18 @@ class Feed:
         if not taken and self._gateway.clock() - began < DEMAND_S:
             await asyncio.sleep(DEMAND_S)  # it did not hold the poll
         return taken is not False
+
+    async def _held(self, control: Control, path: str, limit_s: float) -> tuple[int, bytes] | None:
+        """Given up when this control stops answering meanwhile: a host without power breaks no connection (F63)."""
+        control.away.clear()
+        call = asyncio.ensure_future(self._call(control, "GET", path, b"", limit_s))
+        away = asyncio.ensure_future(control.away.wait())
+        try:
+            await asyncio.wait((call, away), return_when=asyncio.FIRST_COMPLETED)
+            return call.result() if call.done() else None
+        finally:
+            call.cancel()
+            away.cancel()
 
     def _version(self) -> int:
         table = self._gateway.fleet.table
@@ -236,6 +255,7 @@ class Feed:
         if control.up is not False:
             self._log.warning("control is away", control=control.url, why=why)
         control.up = self._gateway.meter.control_up[control.url] = False
+        control.away.set()
 
 
 def jitter(failures: int) -> float:

@@ -191,6 +191,7 @@ class Process:
             version=__version__,
             table=table.version if table is not None else 0,
             listen=self._where,
+            controls=self._settings.controls,
         )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from llmgw.config import Trust
 from llmgw.errors import UsageError
 from llmgw.gateway.http1 import BODY_BYTES
 
@@ -36,6 +37,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     listen: str | None = None
     listen_fd: int | None = None
     token: str = ""
+    trust: Trust = Trust()
     insecure: bool = False
     workers: int = 1
     takeover: bool = False
@@ -72,12 +74,8 @@ def _refuse(message: str, hint: str) -> NoReturn:
 
 def _check_control(url: str) -> None:
     parts = urlsplit(url)
-    if parts.scheme == "https":
-        _refuse(
-            f"control {url}: https is not supported yet", "use http on loopback or a safe network"
-        )
-    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-        _refuse(f"control {url!r} is not a URL of control", "give http://HOST:PORT")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path not in ("", "/"):
+        _refuse(f"control {url!r} is not a URL of control", "give http://HOST:PORT, or https")
 
 
 def address(listen: str) -> tuple[str, int]:

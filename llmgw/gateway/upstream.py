@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.outgoing import Pieces
 from llmgw.gateway.reply import BadReplyError, ReplyReader
+from llmgw.tls import trouble
 
 CONNECT_S = 3.0
 #: Head and body go out in one piece up to this size; beyond it joining costs more than it saves.
@@ -163,6 +165,8 @@ def _lost(exc: Exception | None, reader: ReplyReader) -> str:
 
 
 def _reason(exc: BaseException) -> str:
+    if isinstance(exc, ssl.SSLError):
+        return ": ".join(part for part in trouble(exc) if part)
     if isinstance(exc, OSError) and exc.errno is not None:
         return os.strerror(exc.errno).lower()
     return str(exc) or type(exc).__name__
@@ -192,7 +196,10 @@ class Dialer:
         try:
             async with asyncio.timeout(self.connect_s):
                 _, upstream = await self._loop.create_connection(
-                    lambda: Upstream(endpoint, self._clock), endpoint.host, endpoint.port
+                    lambda: Upstream(endpoint, self._clock),
+                    *(endpoint.host, endpoint.port),
+                    ssl=endpoint.tls,
+                    server_hostname=None if endpoint.tls is None else endpoint.host,
                 )
         except TimeoutError:
             sink.unreachable(f"does not answer: no connection within {self.connect_s:.0f} s")

@@ -174,4 +174,10 @@ class Parent:
 
     def hello(self) -> Hello:
         """The tables are the workers' own."""
-        return Hello(pid=os.getpid(), gateway=self._id, version=__version__, listen=self._where)
+        return Hello(
+            pid=os.getpid(),
+            gateway=self._id,
+            version=__version__,
+            listen=self._where,
+            controls=self._settings.controls,
+        )

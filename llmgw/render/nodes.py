@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgw.render.page import Table, size
+from llmgw.render.page import Table, age, size
 
 Json = dict[str, Any]
 HEAD = ["NODE", "STATE", "GPU", "MEMORY", "POWER", "ENGINES"]
@@ -13,10 +13,11 @@ OTHERS = ["NODE", "GPU", "PID", "PORT", "MEMORY", "NOT OURS"]
 GIB = 1 << 30
 
 
-def rows(node: Json, *, wide: bool) -> list[list[str]]:
-    """One line a GPU; a node without any is one line."""
+def rows(node: Json, silent_s: float | None, *, wide: bool) -> list[list[str]]:
+    """One line a GPU; a node without any is one line. `silent_s`: for how long it has not answered."""
     power = _of(node.get("power_w"), node.get("power_budget_w"), "W", "{:.0f}")
-    first = [node["node"], node["state"]]
+    away = f" {age(silent_s)}" if silent_s is not None and node["state"] == "unreachable" else ""
+    first = [node["node"], f"{node['state']}{away}"]
     found = []
     for gpu in node["gpus"] or [None]:
         device = f"{gpu['index']} {_short(gpu['name'])}{_health(gpu)}".strip() if gpu else "-"

@@ -75,7 +75,7 @@ def show(page: Iterable[Table | str], look: Look, stream: TextIO | None = None) 
         import shutil  # noqa: PLC0415 - only a terminal pays for it
 
         width = shutil.get_terminal_size().columns
-    stream.write(text([_visible(part) for part in page], width=width, color=look.color))
+    stream.write(text(page, width=width, color=look.color))
     stream.flush()
 
 
@@ -100,7 +100,7 @@ def text(page: Iterable[Table | str], *, width: int = 0, color: bool = False) ->
     """`width` 0: as wide as it is. A line of prose is left to the terminal to wrap, so that it can be copied whole."""
     lines = (
         line
-        for part in page
+        for part in map(_visible, page)
         for line in (
             [_styled(part, style(part), color=color)]
             if isinstance(part, str)

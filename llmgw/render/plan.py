@@ -18,7 +18,8 @@ SIGNS = {"start": "+", "stop": "-", "drain": "-", "roll": "-/+", "wait": "."}
 Json = dict[str, Any]
 
 
-def page(plan: Json) -> list[Table | str]:
+def page(plan: Json, *, changes: bool = True) -> list[Table | str]:
+    """`changes`: those of the catalog, where it is another than the one in use."""
     names = gpu_names(plan)
     ends = _ends(plan)
     rows = [_shard(s, ends, names) for s in plan["shards"]]
@@ -28,6 +29,8 @@ def page(plan: Json) -> list[Table | str]:
     follows = list(_follows(plan, ends, names))
     if follows:
         parts.append(Table((), follows))
+    if changes:
+        parts += [f"change: {sentence}" for sentence in plan.get("changes", ())]
     parts += [f"take over: {line}" for line in _takeovers(plan)]
     parts += [f"warning: {w}" for w in plan.get("warnings", ())]
     parts += _held_back(plan)
@@ -164,8 +167,17 @@ def _follows(
             continue
         due = f" (in {action['due_s']:.0f} s)" if action["due_s"] > 0 else ""
         sign = f"{SIGNS.get(action['action'], '!'):>3} {action['action']}"
-        yield [first, sign, _target(action, names), action["why"] + due + _mark(action)]
+        why = "; ".join([*_restarts(plan, action), action["why"]])
+        yield [first, sign, _target(action, names), why + due + _mark(action)]
         first = ""
+
+
+def _restarts(plan: Json, action: Json) -> Iterator[str]:
+    """What of a roll's profile is another than in the catalog in use; the engine itself knows a fingerprint only."""
+    about = f"{action['model']}/{action.get('profile')}: "
+    for sentence in plan.get("changes", ()) if action["action"] == "roll" else ():
+        if sentence.startswith(about) and sentence.endswith(" (restart)"):
+            yield sentence.removeprefix(about).removesuffix(" (restart)")
 
 
 def _target(action: Json, names: dict[str, str]) -> str:

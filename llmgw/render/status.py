@@ -29,7 +29,10 @@ def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> l
     """`name`: what `narrow` was asked for; `now_s` is wall time, for ages."""
     indices = {g["uuid"]: str(g["index"]) for n in status["nodes"] for g in n["gpus"] or ()}
     nodes, replicas = status["nodes"], status["replicas"]
-    node_rows = [row for n in nodes for row in words.rows(n, wide=wide)]
+    silent_s = {
+        n["node"]: now_s - since for n in nodes if (since := _epoch(n.get("since"))) is not None
+    }
+    node_rows = [row for n in nodes for row in words.rows(n, silent_s.get(n["node"]), wide=wide)]
     rows = [row for r in replicas for row in _replica(r, status, indices, wide=wide, now_s=now_s)]
     running = {r["model"] for r in replicas}
     rows += [_model(m, wide=wide) for m in status["models"] if m["name"] not in running]
@@ -154,7 +157,8 @@ def _complaints(status: Json) -> Iterator[str]:
         yield f"warning: the catalog on disk is not used: {first}{rest}"
     for node in status["nodes"]:
         if node["state"] not in {"ready", "draining", "drained"}:
-            yield f"warning: node {node['node']} is {node['state']}"
+            since = f" since {_clock(node['since'])}" if node.get("since") else ""
+            yield f"warning: node {node['node']} is {node['state']}{since}"
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
             yield f"warning: {_lacking(model)}"
@@ -170,7 +174,9 @@ def _lacking(model: Json) -> str:
     name, why = model["name"], str(model.get("why") or "")
     if model["state"] == "failed" and "llmgw clear" not in why:
         why = f"{why}; llmgw clear {name} lets it start again"
-    said = f"model {name} is {model['state']}, {model['ready']} of {max(model['min'], 1)} ready"
+    # One that is loaded and answers nobody, for its node is silent, is not to be called loaded.
+    state = "has" if model["state"] in FINE else f"is {model['state']},"
+    said = f"model {name} {state} {model['ready']} of {max(model['min'], 1)} ready"
     return f"{said}: {why}" if why else said
 
 

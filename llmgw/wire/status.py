@@ -31,6 +31,8 @@ from llmgw.core.types.routes import RouteModel, RouteTable
 from llmgw.core.types.state import REMEMBERED, Node, Shard, State
 
 SCHEMA = "llmgw.status/1"
+#: In the error of a shard whose processes or memory do not go away: only a person can free what it holds (A43, F67).
+STUCK = "stuck: "
 #: As long as a drain may take where the catalog does not know the profile any more.
 DRAIN_TIMEOUT_S = 120.0
 
@@ -323,6 +325,8 @@ def _warnings(seen: Seen) -> Iterator[str]:
             yield from _devices(name, node)
         for shard in node.shards:
             yield from _fallen_back(name, shard)
+            if STUCK in (shard.report.error or "") and shard.holds:
+                yield f"{shard.report.shard} on {name} does not end: {shard.report.error}"
     yield from _halted(seen.plan)
     for v in seen.found.verdicts:
         if v.verdict in ("conflict", "stray"):

@@ -120,6 +120,28 @@ def test_help_is_an_answer(flag: str) -> None:
     assert "--dry-run" in result.out
 
 
+def commands(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The verbs as a shell types them: those of a group instead of the group."""
+    out = llmgw(*words, "--help").out.partition("Commands:\n")[2]
+    return [(*words, line.split()[0]) for line in out.splitlines() if line.strip()]
+
+
+def test_the_list_of_verbs_says_each_in_a_line_and_cuts_none() -> None:
+    for group in ((), ("catalog",), ("key",), ("import",), ("token",)):
+        said = llmgw(*group, "--help").out.partition("Commands:\n")[2]
+        assert "..." not in said, said
+        assert all(re.match(r"  \S", line) for line in said.splitlines()), said
+
+
+def test_the_help_of_each_verb_teaches_by_example() -> None:
+    """A line to copy: its own name, as it is typed."""
+    for verb in commands(()):
+        for words in commands(verb) or [verb]:
+            said = llmgw(*words, "--help").out
+            prose = " ".join(said.partition("\n")[2].partition("Options:")[0].split())
+            assert f"llmgw {' '.join(words)}" in prose, said
+
+
 @pytest.mark.parametrize("words", [["--version"], ["--debug", "--version"], ["version"]])
 def test_the_version(words: list[str]) -> None:
     result = subprocess.run([*MODULE, *words], capture_output=True, text=True, check=True)

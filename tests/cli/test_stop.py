@@ -240,9 +240,15 @@ def test_an_empty_name_is_nobodys(fleet: Stub, verb: str) -> None:
 
 def test_clear_says_when_there_was_nothing_to_clear(fleet: Stub) -> None:
     path = "POST /api/v1/replicas/alpha/clear"
-    for failures, out in (
-        (0, "alpha had no failures\n"),
-        (2, "cleared alpha: it may start again\n"),
+    for failures, learned, out in (
+        (0, {}, "alpha had no failures\n"),  # an older control has learned nothing
+        (0, {"learned": 0}, "alpha had no failures\n"),
+        (
+            0,
+            {"learned": 30 << 30},
+            "alpha had no failures; forgot that it held 30.0 GiB of a GPU\n",
+        ),
+        (2, {"learned": 30 << 30}, "cleared alpha: it may start again\n"),
     ):
-        fleet.answers[path] = {"model": "alpha", "failures": failures}
+        fleet.answers[path] = {"model": "alpha", "failures": failures, **learned}
         assert llmgw("clear", "alpha").out == out

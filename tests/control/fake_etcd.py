@@ -53,6 +53,8 @@ class FakeEtcd(httpx.AsyncBaseTransport):
         self.leases: dict[str, tuple[int, float]] = {}
         self.revision = 1
         self.fault: Callable[[str, str], str] = lambda _host, _path: ""
+        #: what is said instead of an answer
+        self.instead: Callable[[str, Any], Any] = lambda _path, said: said
         #: how long an answer is on its way
         self.slow_s: Callable[[str], float] = lambda _: 0.0
         self.gone: dict[str, asyncio.Event] = {}
@@ -83,7 +85,7 @@ class FakeEtcd(httpx.AsyncBaseTransport):
             if key not in self.kvs:
                 self.gone.setdefault(key, asyncio.Event()).set()
             return httpx.Response(200, stream=Events(self, key, limit_s))
-        said = self._said(path, body)
+        said = self.instead(path, self._said(path, body))
         self.clock.now += self.slow_s(path)
         if fault == "unheard":
             msg = "the answer is lost"

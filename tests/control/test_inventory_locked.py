@@ -63,6 +63,7 @@ async def test_f13_a_lock_that_is_let_go_in_time_is_not_even_mentioned(bench: Be
         other.execute("BEGIN EXCLUSIVE")
         threading.Timer(0.05, other.rollback).start()
         await agent.tell(engine())
+        await bench.later(1)
         assert bench.events("inventory") == []
         assert [n.shards[0].shard for n, _ in read_memory(bench.inventory).nodes] == ["alpha-1/0"]
         other.close()

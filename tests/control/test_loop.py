@@ -223,6 +223,22 @@ async def test_a69_an_engine_on_the_cpu_of_a_gpu_box_is_a_warning(bench: Bench) 
 
 
 @scenario
+async def test_a43_f67_what_does_not_end_is_a_warning_with_the_way_out(bench: Bench) -> None:
+    """Else GPUs are held by what serves nobody, and only the wide table says why."""
+    why = (
+        "stuck: pids 9 are still there 10 s after SIGKILL; llmgw stop --force alpha-1/0 frees them"
+    )
+    async with bench.running():
+        agent = Agent(bench)
+        agent.runs(engine(state="stopping", desired="stopped", error=why))
+        await agent.register()
+        assert (
+            f"alpha-1/0 on box1 does not end: {why}"
+            in (await bench.get("/api/v1/status"))["warnings"]
+        )
+
+
+@scenario
 async def test_routes_are_told_when_they_change_and_not_before(bench: Bench) -> None:
     async with bench.running() as control:
         version = control.routes.version
@@ -279,7 +295,11 @@ async def test_a_given_up_model_says_so_over_restarts_until_it_is_cleared(bench:
         await agent.register()
         assert bench.orders(agent) == []
         assert (await bench.get("/api/v1/status"))["models"][0]["state"] == "failed"
-        assert await bench.post("/api/v1/replicas/first/clear") == {"model": "alpha", "failures": 1}
+        assert await bench.post("/api/v1/replicas/first/clear") == {
+            "model": "alpha",
+            "failures": 1,
+            "learned": 0,
+        }
         kinds = {type(c) for c in await agent.poll()}
         assert kinds == {ForgetShard, Start}
         await bench.post("/api/v1/replicas/nobody/clear", status=404)
@@ -294,7 +314,11 @@ async def test_a_failed_model_is_cleared_by_its_name_when_the_catalog_lost_it(be
         await agent.tell(replace(shard, state="failed", gave_up=True, error="exit 1"))
         bench.catalog.write_text(CATALOG.replace("alpha:", "beta:"))
         await bench.post("/api/v1/catalog")
-        assert await bench.post("/api/v1/replicas/alpha/clear") == {"model": "alpha", "failures": 1}
+        assert await bench.post("/api/v1/replicas/alpha/clear") == {
+            "model": "alpha",
+            "failures": 1,
+            "learned": 0,
+        }
 
 
 @scenario

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llmgw.control.verbs import plain
+from llmgw.core import learn
 from llmgw.core.types.messages import DrainShard, ShardReport
 from llmgw.core.types.state import Failure
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
@@ -323,6 +324,19 @@ async def test_a67_clear_says_how_much_there_was_to_forget(bench: Bench) -> None
         for failures in ((), (failure, failure)):
             control.state = replace(control.state, failures={"alpha": failures, "gone": (failure,)})
             said = await bench.post("/api/v1/replicas/first/clear")
-            assert said == {"model": "alpha", "failures": len(failures)}
+            assert said == {"model": "alpha", "failures": len(failures), "learned": 0}
             assert len(bench.events("clear")) == bool(failures)
         assert list(control.state.failures) == ["gone"]
+
+
+@scenario
+async def test_a62_clear_forgets_what_runs_held_though_none_has_failed(bench: Bench) -> None:
+    """Learned on a larger card it fits nowhere for ever, and what it was told to do about it did nothing."""
+    async with bench.running() as control:
+        await crowd(bench, 1)
+        (name, *_) = learn.fingerprints(control.state, "alpha")
+        control.state = replace(control.state, learned={name: 30 << 30, "1:other": 1})
+        said = await bench.post("/api/v1/replicas/alpha/clear")
+        assert said == {"model": "alpha", "failures": 0, "learned": 30 << 30}
+        assert control.state.learned == {"1:other": 1}
+        assert len(bench.events("clear")) == 1

@@ -9,6 +9,8 @@ import itertools
 
 from msgspec.structs import replace
 
+from llmgw.core import route
+from llmgw.core.adopt.survey import survey
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.types.catalog import Catalog
@@ -23,6 +25,7 @@ from tests.core.world import (
     plan_of,
     profile,
     replicas,
+    settled,
     shard,
     verdicts,
 )
@@ -157,3 +160,24 @@ def test_a25_the_age_counts_shards_on_silent_nodes() -> None:
     old = half(0, started_at="2025-01-01T00:00:00Z")
     plan = again(DEEP, node("box1", old), node("box2", half(1)))
     assert replicas(plan)["deep-1"].started_at == "2025-01-01T00:00:00Z"
+
+
+def test_f55_halves_found_by_their_markers_are_one_replica_though_neither_says_of_how_many() -> (
+    None
+):
+    """Their records were torn, so their agents know no world size; one agent is older besides, even too old."""
+    for protocol, verdict in ((1, "join"), (0, "hold protocol_too_old")):
+        a, b = (half(rank, port=18000 + rank) for rank in (0, 1))
+        a, b = replace(a, world_size=None), replace(nameless(b), world_size=None)
+        state = settled(DEEP, node("box1", a), node("box2", b, protocol=protocol))
+        plan = decide(state, 1000.0)
+        assert verdicts(plan)["box2:deep-1/1"] == verdict
+        assert [r.replica for r in plan.replicas] == ["deep-1"]
+        assert actions(plan) == []
+
+
+def test_f55_a_group_of_which_one_agent_is_too_old_goes_on_being_routed() -> None:
+    """It runs as it did; only its agent leaves the incarnation out and takes no orders."""
+    state = settled(DEEP, node("box1", half(0)), node("box2", nameless(half(1)), protocol=0))
+    found = route.table(state, survey(state), 1).models["deep"]
+    assert [(r.replica, r.state) for r in found.replicas] == [("deep-1", "ready")]

@@ -15,7 +15,8 @@ from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import NodeReport, Resources, ShardReport
-from llmgw.core.types.plan import DrainReplica, Plan, StartReplica, Wait
+from llmgw.core.types.plan import DrainReplica, NapReplica, Plan, StartReplica, Wait
+from llmgw.core.types.sleep import Asleep
 from llmgw.core.types.state import (
     Cordoned,
     DrainBegun,
@@ -332,3 +333,50 @@ def test_what_is_left_there(gpu: str, count: int) -> None:
     ended = engine("alpha-3", state="failed")
     state = running(catalog(TWO), node("box1", engine(), engine("alpha-2", "box1-1"), ended))
     assert len(cordon.left(state.nodes["box1"], gpu)) == count
+
+
+def test_a38_one_that_is_missing_anyhow_is_not_started_twice_over_by_a_move() -> None:
+    """`min` is 2 and one has gone: its successor and the one that moves are two starts, not three."""
+    two = [node(f"box{n}") for n in (2, 3, 4)]
+    plan = of(picture(TWO, node("box1", engine()), *two))
+    assert [why.split(";")[0] for why in starts(plan)] == [
+        "min 2, 1 running",
+        f"moves, box1 is drained {SAID}",
+    ]
+    assert drains(plan) == []
+
+
+def test_a65_what_moves_waits_for_the_one_that_was_missing_where_there_is_room_for_one_only() -> (
+    None
+):
+    plan = of(picture(TWO, node("box1", engine()), node("box2", gpus=gpus("box2", 12))))
+    assert [why.split(";")[0] for why in starts(plan)] == ["min 2, 1 running"]
+    assert (drains(plan), waits(plan)) == ([], [])
+
+
+def test_a65_where_nothing_fits_anywhere_it_goes_though_another_is_missing() -> None:
+    plan = of(picture(TWO, node("box1", engine())))
+    assert starts(plan) == []
+    assert [why.rpartition("; ")[2][:18] for why in drains(plan)] == ["nothing else fits:"]
+
+
+def test_f64_what_hangs_on_a_drained_node_is_drained_once() -> None:
+    state = picture(TWO, node("box1", engine(state="unhealthy"), engine("alpha-2")), node("box2"))
+    plan = of(state, 1000.0)
+    gone = [a.incarnation for a in plan.actions if isinstance(a, DrainReplica)]
+    assert gone.count("inc-alpha-1") == 1
+
+
+def test_a63_a_sleeper_elsewhere_is_woken_for_the_one_that_moves() -> None:
+    naps = Asleep(rest_bytes=2 * GIB, verified=True)
+    spare = engine("alpha-2", "box2-0", state="asleep", sleep=1, asleep=naps)
+    lazy = model("alpha", profile(sleep=1, **NEED), low=1, high=2)
+    plan = of(picture(lazy, node("box1", engine()), node("box2", spare)))
+    (a,) = plan.actions
+    assert isinstance(a, NapReplica)
+    assert (a.step, a.replica) == ("wake", "alpha-2")
+    assert a.why == f"moves, box1 is drained {SAID}; it sleeps on box2"
+    falling = replace(spare, asleep=Asleep())
+    plan = of(picture(lazy, node("box1", engine()), node("box2", falling)))
+    assert waits(plan) == [f"moves, box1 is drained {SAID}; alpha-2 is falling asleep on box2"]
+    assert drains(plan) == []

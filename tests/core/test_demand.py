@@ -182,3 +182,14 @@ def test_an_empty_demand_is_no_demand() -> None:
     state = observe(fleet(), said(1, waiting={"beta": 0}), 5.0)
     assert state.asked == {}
     assert Demand(gateway="g", n=1).waiting == {}
+
+
+def test_a64_a_control_that_starts_knows_who_has_waited_longest() -> None:
+    """Each restart made them equal, and by their names: the room that was made for gamma was beta's."""
+    state = observe(fleet(), said(1, waiting={"beta": 1, "gamma": 1}, waited={"gamma": 30.0}), 50.0)
+    assert demand.waited_s(state, "gamma", 51.0) == 31.0
+    assert demand.waited_s(state, "beta", 51.0) == 1.0
+    later = observe(state, said(2, waiting={"gamma": 1}, waited={"gamma": 99.0}), 52.0)
+    assert demand.waited_s(later, "gamma", 52.0) == 32.0, "its own count goes on"
+    odd = observe(fleet(), said(1, waiting={"beta": 1}, waited={"beta": -5.0}), 50.0)
+    assert demand.waited_s(odd, "beta", 50.0) == 0.0

@@ -35,6 +35,7 @@ from tests.core.world import (
     half,
     model,
     node,
+    plan_of,
     profile,
     running,
     shard,
@@ -122,6 +123,18 @@ def test_f64_it_has_twice_the_time_of_its_probes(ready: Ready, seconds: float) -
 def test_f64_an_engine_without_a_word_why_is_judged_too() -> None:
     state = observe(alpha(), ShardsChanged("box1", (engine(state="unhealthy"),)), SICK)
     assert drains(state, OVER)[0].why.endswith("(its probes fail)")
+
+
+def test_a52_f64_its_time_begins_when_settling_is_over_as_the_dry_run_has_it() -> None:
+    """Sick all through settling, it was ended by the very first pass, of which no dry run had said a word."""
+    sick_one = node("box1", engine(state="unhealthy"))
+    cat = catalog(model("alpha", low=1))
+    state = observe(begun(cat, sick_one, node("box2")), NodeRegistered(sick_one), 0.0)
+    state = observe(state, Tick(), 60.0)
+    assert not state.settling
+    assert actions(decide(state, 60.0)) == actions(plan_of(cat, sick_one)) == []
+    assert drains(state, 119.0) == []
+    assert [d.reason for d in drains(state, 120.0)] == ["hung"]
 
 
 # ---------------------------------------------------------------- while it serves

@@ -322,3 +322,29 @@ def test_what_always_runs_is_woken_without_demand() -> None:
     """Its `min` was raised while it slept."""
     one = model("alpha", profile(sleep=DOORS, **TAKES), scaling=replace(SCALE, min=1))
     assert nap(decide(world(sleeper(), alpha=one), T)).why == "min 1, 0 running; it sleeps on box1"
+
+
+def test_a65_what_is_idle_on_a_drained_node_does_not_fall_asleep_there() -> None:
+    """It was told to go to sleep and to leave in one pass, where room was needed of it."""
+    state = fold(world(up()), Cordoned("box1", "", "since noon"))
+    assert actions(decide(state, T)) == ["drain alpha"]
+
+
+def test_a64_one_that_goes_to_sleep_for_one_model_does_so_once_whoever_else_asks() -> None:
+    """Idle for its timeout, and in the way of two others, one of which wants a GPU alone."""
+    gamma = model("gamma", profile(gpus=1, gpu_memory_bytes=20 * GIB), scaling=SCALE)
+    whole = model("whole", profile(gpus=1), scaling=SCALE)
+    state = running(catalog(ALPHA, gamma, whole), box(up(), used=10))
+    waiting = {"gamma": 1, "whole": 1}
+    state = fold(state, Demanded(Demand(gateway="g", n=1, waiting=waiting)), now=0.0)
+    state = fold(state, Demanded(Demand(gateway="g", n=2, waiting=waiting)))
+    plan = decide(state, T)
+    assert actions(plan) == ["nap alpha", "wait gamma", "wait whole"]
+
+
+def test_a64_for_one_that_moves_an_idle_one_goes_to_sleep_as_for_any_other() -> None:
+    pin = model("pin", profile(gpus=1, gpu_memory_bytes=20 * GIB), low=1)
+    there = node("box2", shard("pin-1/0", gpus=("box2-0",), port=18001))
+    state = running(catalog(ALPHA, pin), box(up(), used=10), there)
+    state = fold(state, Cordoned("box2", "", "since noon"))
+    assert actions(decide(state, T)) == ["nap alpha", "wait pin"]

@@ -215,7 +215,7 @@ def test_a62_what_earlier_runs_held_counts_where_it_is_more_than_declared() -> N
     assert placed(m, box, learned={"1:a": 16 * GIB}).spots[0].gpus == ("box1-1",)
     assert refused(m, box, learned={"1:a": 30 * GIB}).why == (
         "box1: GPU 1 has 24.0 of 24.0 GiB free, 30.0 needed; it held so much before, "
-        "its gpu_memory says 10.0, the nearest of 2"
+        "its gpu_memory says 10.0 (llmgw clear forgets what it held), the nearest of 2"
     )
     state = state_of(m, box, learned={"1:a": 16 * GIB})
     spots = placed(m, box, learned={"1:a": 16 * GIB}).spots

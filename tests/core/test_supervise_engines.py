@@ -161,12 +161,12 @@ def test_k_of_n_probes_make_it_unhealthy_never_one() -> None:
 
 def test_quick_probes_first_then_steady_ones() -> None:
     b = Bench().start().spawned()
-    assert b.due() == pytest.approx(0.02)
+    assert b.due() == pytest.approx(0.005)
     assert not b.tick().of(Probe)
-    assert b.tick(0.02).one(Probe).check is True
-    assert b.due() == pytest.approx(900.0 - 0.02)  # one at a time
-    assert b.probe("refused").due() == pytest.approx(0.025)
-    assert b.tick(1.98).probe("refused").due() == pytest.approx(0.06)
+    assert b.tick(0.005).one(Probe).check is True
+    assert b.due() == pytest.approx(900.0 - 0.005)  # one at a time
+    assert b.probe("refused").due() == pytest.approx(0.005)
+    assert b.tick(1.995).probe("refused").due() == pytest.approx(0.06)
     assert b.tick(98.0).probe("refused").due() == pytest.approx(0.25)
     assert b.tick(0.25).probe().due() == pytest.approx(
         1.75

@@ -96,6 +96,32 @@ def test_a_listed_pid_of_its_tree_keeps_the_memory_held() -> None:
         assert b.memory(GIB).record.state == "stopped"
 
 
+def test_a43_memory_that_does_not_come_back_is_said_after_a_minute_and_what_frees_it() -> None:
+    """It was held in silence: `stopping`, with nothing of it left, and no word why nothing starts there."""
+    b = holder().stop().tree(4711).exited(0).tree()
+    assert b.memory(9 * GIB, 4711, after_s=59.0).record.error is None
+    b.memory(9 * GIB, 4711, after_s=2.0)
+    assert b.record.error == (
+        "stuck: all of it is gone for 61 s, its GPU memory is not back (the driver still lists pids 4711); "
+        "its GPUs and ports stay held; llmgw stop --force alpha-1/0 frees them"
+    )
+    said = b.record.error
+    assert b.memory(9 * GIB, 4711, after_s=9.0).record.error == said
+    b.memory(GIB).memory(GIB).memory(GIB).memory(GIB)
+    assert b.record.state == "stopped"
+    assert b.record.error is None
+
+
+def test_a43_that_memory_is_late_does_not_hide_what_the_engine_died_of() -> None:
+    b = holder().exited(1).tree().memory(9 * GIB)
+    why = str(b.record.error)
+    b.memory(8 * GIB, after_s=61.0)
+    assert str(b.record.error).startswith(f"{why}; stuck: all of it is gone for 6")
+    assert "(it still falls)" in str(b.record.error)
+    b.memory(8 * GIB).memory(8 * GIB).memory(8 * GIB)
+    assert b.record.error == why
+
+
 def test_every_attempt_has_a_term_of_its_own() -> None:
     """The last one's KILL is not this one's: it may serve, and its streams are to end well."""
     b = Bench().ready().exited(-11).tree(4712)

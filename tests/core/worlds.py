@@ -84,7 +84,12 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     low = draw(pick([0, 1, 1, 2]))
     models = [
         model("alpha", main, low=low, high=draw(st.integers(max(low, 1), 2))),
-        model("beta", profile(sleep=draw(pick([None, 1]))), aliases=draw(pick([(), ("old",)])), low=draw(pick([0, 1]))),
+        model(
+            "beta",
+            profile(sleep=draw(pick([None, 1]))),
+            aliases=draw(pick([(), ("old",)])),
+            low=draw(pick([0, 1])),
+        ),
         model("deep", profile(nodes=draw(pick([2, 2, 1]))), low=1),
     ]
     gone = draw(pick(["", "", "alpha", "beta", "deep"]))

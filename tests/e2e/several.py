@@ -282,20 +282,27 @@ class Several:
                 self.start(part)
         leader = self.leads_of(*BOXES)
 
-        def known() -> bool:
-            leading = self.leaders()
-            if leading != [leader] or len(self.of(leader)["standbys"]) != len(BOXES) - 1:
-                return False
-            for box in BOXES:
-                found = self.of(box, "/api/v1/status")
-                ready = {r["model"] for r in found["replicas"] if r["state"] == "ready"}
-                nodes = [n["node"] for n in found["nodes"] if n["state"] != "unreachable"]
-                if sorted(nodes) != sorted(NODES) or not ready >= set(LOADED):
-                    return False
-            return True
-
-        wait_for(known, f"{leader} leads and everybody knows everybody", 30.0)
+        give_up = time.monotonic() + 30
+        while said := self.lacks(leader):
+            assert time.monotonic() < give_up, said
+            time.sleep(LOOK_S)
         return leader
+
+    def lacks(self, leader: str) -> str:
+        """What is not yet as it is while all is well."""
+        leading = self.leaders()
+        standbys = self.of(leader).get("standbys", ())
+        if leading != [leader] or len(standbys) != len(BOXES) - 1:
+            return f"{leading} lead, not {leader}; {leader} knows {standbys}"
+        for box in BOXES:
+            found = self.of(box, "/api/v1/status")
+            if not found:
+                return f"{box} does not answer"
+            ready = {r["model"] for r in found["replicas"] if r["state"] == "ready"}
+            nodes = sorted(n["node"] for n in found["nodes"] if n["state"] != "unreachable")
+            if nodes != sorted(NODES) or not ready >= set(LOADED):
+                return f"{box} has nodes {nodes}, and {ready} ready; {found['warnings']}"
+        return ""
 
     def decides(self, leader: str) -> None:
         """It loads one model, under its own epoch, and ends it again."""

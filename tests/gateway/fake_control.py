@@ -24,6 +24,8 @@ class FakeControl:
         self.table: RouteTable | None = None
         #: it holds no poll: who has its table, or a newer one, is to ask the leader
         self.stands_by = False
+        #: takes what is sent and answers nothing, as where its host is gone
+        self.deaf = False
         self.demands: list[dict[str, Any]] = []
         self.polls: list[Asked] = []
         self.port = 0
@@ -87,6 +89,8 @@ class FakeControl:
     async def _answer(self, asked: Asked) -> tuple[int, bytes]:
         if self.token and asked.headers.get("authorization") != f"Bearer {self.token}":
             return 401, b'{"error":{"message":"wrong token"}}'
+        if self.deaf:
+            await asyncio.Event().wait()
         if asked.path == "/gateway/v1/demand":
             self.demands.append(json.loads(asked.body))
             await self.notify()

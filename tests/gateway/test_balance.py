@@ -252,3 +252,19 @@ def test_a_prefix_that_everybody_sends_does_not_bury_one_replica() -> None:
     assert t.choose(0.0, prefix=7) is home, "its own as soon as there is room"
     home.breaker.failed("refuses connections", 0.0)
     assert t.choose(0.0, prefix=7) is not home
+
+
+def test_a64_demand_says_how_long_requests_have_waited_without_a_break() -> None:
+    fleet = Fleet()
+    fleet.apply(RouteTable(version=7, models={"m": model()}), 0.0)
+    waiting = fleet.targets["m"].waiting
+    first, second = Waiter(), Waiter()
+    waiting.add(first)
+    assert fleet.demand("g", 1, 6.5).waited == {}, "control is told of it only now"
+    waiting.add(second)
+    waiting.remove(first)
+    assert fleet.demand("g", 2, 8.0).waited == {"m": 1.5}
+    waiting.remove(second)
+    assert fleet.demand("g", 3, 9.0).waited == {}
+    waiting.add(first)
+    assert fleet.demand("g", 4, 20.0).waited == {}

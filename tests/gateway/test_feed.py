@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llmgw.core.types.routes import RouteKey, RouteModel
+from llmgw.gateway import feed
 from llmgw.gateway.feed import BACKOFF_MAX_S, Feed, jitter
 from llmgw.gateway.settings import GatewaySettings
 from tests.gateway.fake_control import FakeControl, fake_control
@@ -306,3 +307,25 @@ def test_back_off_is_jittered_and_capped() -> None:
     assert all(0 <= jitter(n) <= BACKOFF_MAX_S for n in range(2000))
     assert max(jitter(100) for _ in range(200)) > BACKOFF_MAX_S / 2
     assert max(jitter(1) for _ in range(200)) < 1
+
+
+def test_f63_a_control_whose_host_is_gone_holds_no_table_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing breaks the poll it held: its silence to what is told meanwhile does, and the next control is asked."""
+    monkeypatch.setattr(feed, "POST_S", 0.2)
+
+    async def scenario() -> None:
+        async with fake_control() as gone, fake_control() as leader, rig() as world:
+            await gone.publish(table(1))
+            async with linked(world, tmp_path, gone, leader) as link:
+                await gone.demand(table=1)
+                await gone.until(lambda: len(gone.polls) == 2)  # held
+                gone.deaf = True
+                await leader.publish(table(2))
+                async with asyncio.timeout(5):
+                    await leader.demand(table=2)
+                assert world.gateway.meter.control_up[gone.url] is False
+                assert link.version == 2
+
+    run(scenario())

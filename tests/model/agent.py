@@ -39,8 +39,9 @@ def restarted(rules: Rules, agent: Agt) -> Agt:
     agent = agent._replace(core=box(fresh), links=(Link(),) * len(agent.links))
     agent = fed(rules, agent, n.GpusSeen(old.gpus))
     for record in unidentified(fresh):
-        alive = "same" if record.key in agent.alive else "absent"
-        agent = fed(rules, agent, n.Identified(key=record.key, leader=alive))
+        there = record.key in agent.alive
+        seen = n.Identified(key=record.key, leader="same" if there else "absent")
+        agent = fed(rules, agent, seen)
     return agent
 
 

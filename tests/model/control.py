@@ -1,7 +1,7 @@
 """A control of the model: the real `started`, `observe`, `survey`, `decide`, `Performer` and memory of the fleet.
 
-Modelled here: its turn, the lease's answer, the queue of a session, and ids that are the same in every run. Of two files'
-leases each has its own control; it never lapses. May not know what an agent thinks.
+Modelled here: its turn, the lease's answer, the queue of a session, and ids that are the same in every run. May not
+know what an agent thinks.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ PROFILE = Profile(
     gpu_memory_bytes=8 * GIB,
     fingerprints={"default": "f"},
 )
-CATALOG = Catalog(
-    models={"m": Model(name="m", profiles=(PROFILE,), scaling=Scaling(min=1, max=1))}
-)
+CATALOG = Catalog(models={"m": Model(name="m", profiles=(PROFILE,), scaling=Scaling(min=1, max=1))})
 FENCED = frozenset({"lower_epoch", "other_leader"})
 
 
@@ -143,12 +141,10 @@ def _pass(control: Ctl) -> tuple[Ctl, frozenset[str]]:
 
 
 class Ours(Performer):
-    """With ids that tell who had it started; each start has a port of its own, or the agent's claims would refuse it."""
+    """With ids that tell who had it started, and a port for each: an agent would refuse a second engine on one."""
 
     @override
-    def _start(
-        self, out: Applied, action: StartReplica | RollReplica, now: float
-    ) -> Done | None:
+    def _start(self, out: Applied, action: StartReplica | RollReplica, now: float) -> Done | None:
         if not all(self.reachable(spot.node) for spot in action.spots):
             return None
         state = out.state
@@ -168,7 +164,9 @@ class Ours(Performer):
 # ---------------------------------------------------------------- what agents say
 
 
-def registered(rules: Rules, control: Ctl, node: int, report: NodeReport, ids: tuple[str, int]) -> Turn:
+def registered(
+    rules: Rules, control: Ctl, node: int, report: NodeReport, ids: tuple[str, int]
+) -> Turn:
     """`ids`: the lease's kind, and the number of the call; it is not stale, and nobody outranks us by now."""
     lease, number = ids
     state = control.state.value
@@ -236,12 +234,16 @@ def acknowledged(control: Ctl, node: int, seq: int) -> Ctl:
 
 
 def stopped(control: Ctl) -> tuple[Ctl, int] | None:
-    """An operator has the engine that it knows of stopped; another is started when that has ended."""
+    """An operator has its leader stop the engine that it knows of; another is started when that has ended."""
+    if not control.leads:
+        return None
     for name, node in sorted(control.state.value.nodes.items()):
         for shard in node.shards:
             if shard.holds and shard.origin == s.REPORTED and control.sessions[int(name[1:])]:
                 order = StopShard(
-                    shard=shard.report.shard, incarnation=shard.report.incarnation, reason="operator"
+                    shard=shard.report.shard,
+                    incarnation=shard.report.incarnation,
+                    reason="operator",
                 )
                 return sent(control, int(name[1:]), order), int(name[1:])
     return None

@@ -1,7 +1,7 @@
 """The rules under test, and the same with one of them taken out: what the explorer must find, else it shows nothing.
 
-`Rules()` is llmgw as it is. Of control's shell the two questions that it asks of a registration are the real ones; how it
-rises above an epoch is worded here again, for `Leads.fence` writes and logs.
+`Rules()` is llmgw as it is. Of control's shell the two questions that it asks of a registration are the real ones; how
+it rises above an epoch is worded here again, for `Leads.fence` writes and logs.
 """
 
 from __future__ import annotations
@@ -98,8 +98,11 @@ def trusting(state: State) -> State:
     return replace(state, nodes=nodes, settled_s=state.started_s)
 
 
-def asked_anew(state: State, lease: str, report: NodeReport) -> bool:  # noqa: ARG001
-    """No report counts that was taken before its agent stored our epoch, unless nobody led before."""
+def asked_anew(state: State, lease: str, report: NodeReport) -> bool:  # noqa: ARG001 - of any lease
+    """No report counts that was taken before its agent stored our epoch, unless nobody led before.
+
+    A lone control of a file may do without: an agent closes its session with a control before it reports to that one.
+    """
     token = (report.epoch_seen, report.leader_uuid)
     return state.epoch > 1 and token != (state.epoch, state.leader_uuid)
 
@@ -108,8 +111,8 @@ def never(*_: Any) -> bool:
     return False
 
 
+#: As llmgw is, but for what `Leads.unfenced` lets by (test_model.py has the story).
 RIGHT = Rules(unfenced=asked_anew)
-
 PLANTED = {
     "no fence": RIGHT._replace(supervise=any_epoch),
     "no rule for equal epochs": RIGHT._replace(supervise=any_leader),
@@ -121,4 +124,3 @@ PLANTED = {
     ),
     "two files are one": RIGHT._replace(supervise=any_file),
 }
-PLANTED["right"] = RIGHT

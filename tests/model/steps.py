@@ -1,8 +1,8 @@
 """What can happen next in a world: every step of every part, and every fault that is left.
 
-A step is a sentence and the world after it. Progress is what happens by itself sooner or later; a fault need not happen.
-Nothing paces them: a part that takes no step for long is one that is paused. The laws are looked at here, where things
-happen; a world in which one is broken says so in `wrong`.
+A step is a sentence and the world after it. Progress is what happens by itself sooner or later; a fault need not
+happen. Nothing paces them: a part that takes no step for long is one that is paused. The laws are looked at here, where
+things happen; a world in which one is broken says so in `wrong`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tests.model.values import (
     box,
     canonical,
     next_number,
-    put,
 )
 
 #: What each control says of its lease: one etcd, one file on one host, a file of its own each.
@@ -52,6 +51,8 @@ class Model:
         self.leases = LEASES[lease][:count]
         self.kind = "etcd" if lease == "etcd" else "file"
         self.rules = rules or Rules()
+        #: a lone control has nobody to fence off, of two files each has its own node
+        self.fenced = count > 1 and lease != "files"
         self._known: dict[Any, Any] = {}
 
     def start(self, nodes: int, faults: Faults) -> World:
@@ -91,9 +92,13 @@ class Model:
                 known = world.known if self.kind == "etcd" else None
                 turn = self._once(controls.leads, self.rules, control, epoch, uuid, known)
                 after = world._replace(holder=control.name, epoch=epoch, tenure=world.tenure + 1)
-                yield Step(f"{control.name} leads as {uuid}, epoch {epoch}", self._turned(after, at, turn))
+                yield Step(
+                    f"{control.name} leads as {uuid}, epoch {epoch}", self._turned(after, at, turn)
+                )
             if control.leads and not own and world.holder != control.name:
-                yield Step(f"{control.name} learns that it lost the lease, and ends", _ended(world, at))
+                yield Step(
+                    f"{control.name} learns that it lost the lease, and ends", _ended(world, at)
+                )
 
     def _turned(self, world: World, at: int, turn: controls.Turn) -> World:
         """Control `at` has had a turn: what it decided is judged, and left for the next leader."""
@@ -104,7 +109,7 @@ class Model:
         for name in sorted(turn.about):
             agent = world.agents[int(name[1:])]
             # Of epoch 1 nobody led before, as far as anybody tells: there is nobody to fence off.
-            if self.lease != "files" and agent.high < state.epoch > 1:
+            if self.fenced and agent.high < state.epoch > 1:
                 why = (
                     "nothing is decided before the fencing answer: "
                     f"{control.name} decides about {name} with epoch {state.epoch}, which stored {agent.high}"
@@ -113,11 +118,16 @@ class Model:
         return world
 
     def _waits(self, world: World) -> Iterator[Step]:
-        """Only where nothing else is under way: calls end well before this."""
+        """What takes so long that it comes only where nothing else is under way: calls end well before."""
         for at, control in enumerate(world.controls):
             if control.leads and control.state.value.settling:
                 turn = self._once(controls.quiet, control)
                 yield Step(f"{control.name} hears of no other node", self._turned(world, at, turn))
+        for node, agent in enumerate(world.agents):
+            if world.faults.minutes:
+                older = self._once(agents.a_minute_older, agent)
+                after = _less(world, "minutes").with_agent(node, older)
+                yield Step("a minute passes", after, fault=True)
 
     # ------------------------------------------------ agents and controls talk
 
@@ -128,7 +138,9 @@ class Model:
                 session = control.sessions[node]
                 live = bool(link.number) and session is not None and session.number == link.number
                 if not link.waits and (not live or link.again):
-                    yield Step(f"{agent.node} registers with {control.name}", self._asks(world, node, to))
+                    yield Step(
+                        f"{agent.node} registers with {control.name}", self._asks(world, node, to)
+                    )
                 elif live:
                     yield from self._hands_out(world, node, to)
                     yield from self._tells(world, node, to)
@@ -183,7 +195,9 @@ class Model:
                     yield self._obeys(after, message)
                     if world.faults.repeats:
                         again = self._obeys(_less(world, "repeats"), message)
-                        yield again._replace(said=f"{again.said}, of which a copy comes later", fault=True)
+                        yield again._replace(
+                            said=f"{again.said}, of which a copy comes later", fault=True
+                        )
 
     def _registers(self, world: World, asks: Asks) -> Step:
         control, report = world.controls[asks.to], asks.report.value
@@ -240,31 +254,33 @@ class Model:
     def _breaks(self, world: World) -> Iterator[Step]:
         left = world.faults
         for at, control in enumerate(world.controls):
-            if left.lapses and control.leads and (self.lease == "files" or world.holder == control.name):
+            holds = self.lease == "files" or world.holder == control.name
+            if left.lapses and control.leads and holds:
                 yield self._lapses(_less(world, "lapses"), at)
-            if left.stops and control.leads:
-                found = self._once(controls.stopped, control)
-                if found is not None:
-                    said = f"an operator has {control.name} stop the engine on n{found[1]}"
-                    yield Step(said, _less(world, "stops").with_control(at, found[0]), fault=True)
+            found = self._once(controls.stopped, control) if left.stops else None
+            if found is not None:
+                said = f"an operator has {control.name} stop the engine on n{found[1]}"
+                yield Step(said, _less(world, "stops").with_control(at, found[0]), fault=True)
         if left.rollbacks and self.lease == "etcd" and world.epoch:
             back = _less(world, "rollbacks")._replace(epoch=0, holder="", known=None)
             yield Step("the lease store comes back empty", back, fault=True)
         for node, agent in enumerate(world.agents):
             if left.restarts:
                 again = self._once(agents.restarted, self.rules, agent)
-                yield Step(f"{agent.node}'s agent restarts", _less(world, "restarts").with_agent(node, again), fault=True)
-            if left.minutes:
-                older = self._once(agents.a_minute_older, agent)
-                yield Step("a minute passes", _less(world, "minutes").with_agent(node, older), fault=True)
-            for to, link in enumerate(agent.links):
-                name = world.controls[to].name
-                if left.again and link.number and not link.waits:
-                    asked = self._asks(_less(world, "again"), node, to)
-                    yield Step(f"{agent.node} registers with {name} anew", asked, fault=True)
-                if left.losses and link.waits:
-                    lost = _less(world, "losses").with_link(node, to, waits=0)
-                    yield Step(f"{agent.node} gives up its call to {name}", lost, fault=True)
+                after = _less(world, "restarts").with_agent(node, again)
+                yield Step(f"{agent.node}'s agent restarts", after, fault=True)
+            for to in range(len(world.controls)):
+                yield from self._breaks_off(world, node, to)
+
+    def _breaks_off(self, world: World, node: int, to: int) -> Iterator[Step]:
+        """Of one agent's talk with one control."""
+        left, name, link = world.faults, world.controls[to].name, world.agents[node].links[to]
+        if left.again and link.number and not link.waits:
+            asked = self._asks(_less(world, "again"), node, to)
+            yield Step(f"n{node} registers with {name} anew", asked, fault=True)
+        if left.losses and link.waits:
+            lost = _less(world, "losses").with_link(node, to, waits=0)
+            yield Step(f"n{node} gives up its call to {name}", lost, fault=True)
 
     def _lapses(self, world: World, at: int) -> Step:
         name = world.controls[at].name
@@ -274,7 +290,9 @@ class Model:
         world = _ended(world, at)
         if self.lease == "file":  # one inventory for both
             memory = world.controls[at].memory
-            world = world._replace(controls=tuple(c._replace(memory=memory) for c in world.controls))
+            world = world._replace(
+                controls=tuple(c._replace(memory=memory) for c in world.controls)
+            )
         return Step(f"{name} is killed, and started again", world, fault=True)
 
 
@@ -320,10 +338,14 @@ def _alike(control: Ctl, node: int, core: Any) -> bool:
 
 def _heard(control: Ctl, node: int, core: Any, link: Link) -> Any:
     records = core.value.records
-    shards = tuple(shard_report(records[k], secrets=True) for k in sorted(link.changed) if k in records)
+    shards = tuple(
+        shard_report(records[k], secrets=True) for k in sorted(link.changed) if k in records
+    )
     whole = node_report(core.value, for_register=False).shards
     refused = tuple(x.value for x in link.refused)
-    return controls.heard(control, node, controls.Told(shards, tuple(sorted(link.gone)), refused, whole))
+    return controls.heard(
+        control, node, controls.Told(shards, tuple(sorted(link.gone)), refused, whole)
+    )
 
 
 def _words(command: Any) -> str:

@@ -1,7 +1,7 @@
 """The worlds of the model: whole, frozen, comparable by identity where the core's own values are inside.
 
-A world holds the state of every control and agent and what is on the way between them. Numbers that only count (sessions)
-are renumbered, so that two ways to the same situation meet. May not move anything.
+A world holds the state of every control and agent and what is on the way between them. Numbers that only count
+sessions are renumbered, so that two ways to the same situation meet. May not move anything.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ class Box(Generic[T]):
     """One value of the core's; equal ones are one box, which makes comparing worlds cheap."""
 
     __slots__ = ("value",)
-    _known: dict[tuple[type, bytes], Box[Any]] = {}
 
     def __init__(self, value: T) -> None:
         self.value = value
 
 
+_boxes: dict[tuple[type, bytes], Box[Any]] = {}
+
+
 def box(value: T) -> Box[T]:
     key = (type(value), _encode(value))
-    found = Box._known.get(key)
+    found = _boxes.get(key)
     if found is None:
-        found = Box._known[key] = Box(value)
+        found = _boxes[key] = Box(value)
     return found
 
 
@@ -137,9 +139,9 @@ Message = Asks | Says | Orders
 class Faults(NamedTuple):
     """How often each may still happen.
 
-    `lapses`: the leader's lease ends and it does not know yet; of a file, whose lease ends with its control, it is killed.
-    `rollbacks`: the lease store comes back as it was before anybody led. `repeats`, `losses`: a poll's answer comes twice
-    or not at all, a registration is given up and arrives late. `again`: an agent registers for no reason. `restarts`: of
+    `lapses`: the leader's lease ends and it does not know yet; where that is a file, the leader is killed. `rollbacks`:
+    the lease store comes back as it was before anybody led. `repeats`: a poll's answer comes twice. `losses`: a
+    registration is given up, and arrives late or never. `again`: an agent registers for no reason. `restarts`: of
     agents. `stops`: an operator stops the engine. `minutes`: time passes, for what is waited for with two files.
     """
 

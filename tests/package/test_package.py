@@ -59,15 +59,24 @@ class Away:
 
 
 def pythons() -> list[str]:
-    """Those of PYTHONS that are on this box; at least the one that runs this."""
-    there = [shutil.which(f"python{version}") for version in package.PYTHONS]
-    usable = [
-        os.path.realpath(p)
-        for p in there
-        if p is not None
-        and subprocess.run([p, "-V"], capture_output=True, check=False).returncode == 0
-    ]
-    return sorted(set(usable)) or [os.path.realpath(shutil.which("python3") or "python3")]
+    """One of each of PYTHONS that is on this box, on the PATH or beside it; at least the one that runs this.
+
+    A version manager has a program for versions that are not chosen, which only says so: what runs is asked.
+    """
+    usable: dict[str, str] = {}
+    for version in package.PYTHONS:
+        name = f"python{version}"
+        beside = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/{name}"))
+        for there in (shutil.which(name), *map(str, beside)):
+            if there is not None and version not in usable and (real := _executable(there)):
+                usable[version] = real
+    return list(usable.values()) or [_executable(sys.executable)]
+
+
+def _executable(python: str) -> str:
+    """Where it really is: a link to a shim would ask the shim again."""
+    words = [python, "-c", "import sys; print(sys.executable)"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 @pytest.fixture(scope="module", params=pythons())
@@ -95,8 +104,10 @@ def test_the_file_runs_a_box(away: Away) -> None:
         str(away.program), "up", "--catalog", "catalog.yaml", "--listen", control, "--gateway", gateway,
         "--agent", agent, "--ports", f"{first}-{last}", "--gpus", "none", "--node", "box",
     ]  # fmt: skip
-    log = (away.folder / "log").open("w")
-    with subprocess.Popen(command, env=away.env, cwd=away.folder, stdout=log, stderr=log) as up:
+    with (
+        (away.folder / "log").open("w") as log,
+        subprocess.Popen(command, env=away.env, cwd=away.folder, stdout=log, stderr=log) as up,
+    ):
         try:
             assert "m" in models(gateway, away.folder / "log")
             there = f"http://{control}"

@@ -140,7 +140,8 @@ class Control(Process):
 
     @override
     def freeze(self, for_s: float) -> None:
-        self._awake.turn()
+        if self.up and not self.frozen:
+            self._awake.turn()
         super().freeze(for_s)
 
     @override
@@ -332,6 +333,7 @@ class Control(Process):
             answer.give()
 
     def _tick(self) -> None:
+        self._awake.turn()
         for node in self.sessions.expired():
             self.sim.say(self.url, "session lost", node)
             self.observe(s.SessionLost(node))
@@ -356,7 +358,7 @@ class Control(Process):
         heard.used_s |= dict.fromkeys(demand.in_flight, now)
         for model in demand.waiting:
             if now - heard.waited_s.get(model, -1e6) > BREAK_S:
-                heard.asked_s[model] = now
+                heard.asked_s[model] = now - demand.waited.get(model, 0.0)
         heard.waited_s |= dict.fromkeys(demand.waiting, now)
         self.state = self.sim.core.observe(state, s.Demanded(demand), now)
         told = None if old is None else (old.demand.waiting, old.demand.table)

@@ -45,6 +45,7 @@ class Gateway:
         self.table = RouteTable()
         self.running: list[Request] = []
         self.waiting: list[Request] = []
+        self.waited_since_s: dict[str, float] = {}
         #: by model: how long each request waited until it was begun; how many were told that there is no room
         self.waited: dict[str, list[float]] = {}
         self.refused: Counter[str] = Counter()
@@ -178,9 +179,16 @@ class Gateway:
             table=self.table.version,
             in_flight=_counts(r.replica for r in self.running),
             waiting=_counts(r.model for r in self.waiting),
+            waited={m: now - s for m, s in self._waited_since(now).items() if s < now},
             last_byte={k: now - t for k, t in self.last_byte_s.items()},
             answered={k: now - t for k, t in self.answered_s.items()},
         )
+
+    def _waited_since(self, now: float) -> dict[str, float]:
+        """Since when without a break, as of the last demand."""
+        there = {r.model for r in self.waiting}
+        self.waited_since_s = {m: self.waited_since_s.get(m, now) for m in there}
+        return self.waited_since_s
 
     def looks(self, now: float) -> None:
         """Which of its streams move."""

@@ -47,7 +47,9 @@ def withheld(control: Control, begun: Iterable[p.Action]) -> str:
         if isinstance(action, p.Wait):
             continue
         if isinstance(action, p.NapReplica):
-            if action.step != "stay" and (state.withheld or (state.paused and action.step != "wake")):
+            if action.step != "stay" and (
+                state.withheld or (state.paused and action.step != "wake")
+            ):
                 return f"{action.step} of {action.replica}, though {state.withheld or state.paused}"
             continue
         ends = not isinstance(action, p.StartReplica)

@@ -38,6 +38,13 @@ class UnitFleet:
         self.http = httpx.Client(timeout=20, trust_env=False)
 
     def boot(self) -> None:
+        self.settings()
+        self.machine.boot()
+        self.machine.ctl("start", *UNITS)
+        self.whole()
+
+    def settings(self) -> None:
+        """What an operator would write on the box."""
         low, high = free_range()
         write = self.machine.write
         write("/etc/llmgw/catalog.yaml", self.catalog())
@@ -58,9 +65,6 @@ class UnitFleet:
         # A minute is too long for a test; how often a sign of life comes follows from it.
         for unit in UNITS:
             write(f"/etc/systemd/system/{unit}.service.d/test.conf", "[Service]\nWatchdogSec=3\n")
-        self.machine.boot()
-        self.machine.ctl("start", *UNITS)
-        self.whole()
 
     def catalog(self, more: dict[str, Json] | None = None) -> str:
         slow = ("--tokens", str(TOKENS), "--token-interval-s", str(TOKEN_S))

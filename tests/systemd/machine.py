@@ -51,11 +51,15 @@ class Machine:
         file.write_text(text)
         file.chmod(mode)
 
-    def boot(self) -> None:
+    def provide(self) -> None:
+        """The units of the checkout, and an `llmgw` that runs it."""
         for unit in UNITS.iterdir():
             self.write(f"/etc/systemd/system/{unit.name}", unit.read_text())
         command = f'#!/bin/sh\nexec env PYTHONPATH={ROOT} {sys.executable} -m llmgw "$@"\n'
         self.write("/usr/local/bin/llmgw", command, 0o755)
+
+    def boot(self) -> None:
+        self.provide()
         stage = self.folder / "machine"
         stage.mkdir()
         name = f"--machine=llmgw{os.getpid()}"

@@ -348,6 +348,7 @@ DEMAND = Demand(
     table=12_000_007,
     in_flight={"alpha-7k2m": 2},
     waiting={"gamma": 1},
+    waited={"gamma": 12.5},
     last_byte={"alpha-7k2m": 0.5},
     breaker={"alpha-7k2m": "half-open"},
     breaker_why={"alpha-7k2m": "alpha-7k2m answers 503"},

@@ -12,11 +12,13 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from llmgw import config, tls
 from llmgw.agent import process
 from llmgw.agent.doctor.look import Answer, Cards
 from llmgw.agent.gpu import GpuFileError, Gpus
 from llmgw.agent.gpu.nvml import persistence_off
 from llmgw.agent.identity import FILE
+from llmgw.config import Trust
 
 #: A service manager or a control that hangs must not hang who asks what is wrong.
 ASK_S = 5.0
@@ -35,15 +37,20 @@ def cards(source: str) -> Cards:
     return Cards(found.gpus, found.error, unheld)
 
 
-def ask(url: str, path: str, token: str) -> Answer:
+def ask(url: str, path: str, token: str, trust: Trust = Trust()) -> Answer:  # noqa: B008 - immutable
     """A GET; a proxy of the login shell is not for the fleet's own traffic."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    plain, trust = config.pinned(url, trust)
     try:
         found = httpx.get(
-            f"{url.rstrip('/')}{path}", headers=headers, timeout=ASK_S, trust_env=False
+            f"{plain.rstrip('/')}{path}",
+            headers=headers,
+            timeout=ASK_S,
+            trust_env=False,
+            verify=tls.verify(plain, trust),
         )
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
-        return Answer(0, error=str(e) or type(e).__name__)
+        return Answer(0, error=": ".join(filter(None, tls.trouble(e))) or str(e) or type(e).__name__)
     return Answer(found.status_code, found.headers.get("date", ""))
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from llmgw.config import pinned
 from llmgw.errors import LlmgwError
 
 
@@ -24,11 +25,19 @@ class NotYetError(LlmgwError):
 
 
 class Holder(Struct, frozen=True):
-    """A control that leads, as others find it. `url` "": not known; `epoch` 0: not known."""
+    """A control that leads, as others find it. `url` "": not known; `epoch` 0: not known.
+
+    Where it speaks TLS its pin is part of the URL, as `config.pinned` takes it apart.
+    """
 
     name: str
     url: str = ""
     epoch: int = 0
+
+    @property
+    def place(self) -> str:
+        """The URL for people."""
+        return pinned(self.url)[0]
 
 
 class Epochs(Protocol):

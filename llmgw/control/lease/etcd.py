@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -117,12 +117,15 @@ class EtcdLease:
         try:
             while not self._lost:
                 try:
-                    if await self._taken(seen()):
+                    with self._understood():
+                        taken = await self._taken(seen())
+                    if taken:
                         self.problem = ""
                         wake()
                         await self._kept(wake)
                     else:
-                        await self._successor()
+                        with self._understood():
+                            await self._successor()
                     self.problem = ""
                 except EtcdError as e:
                     self.problem = f"the lease store does not answer as it should: {e}"
@@ -174,6 +177,8 @@ class EtcdLease:
         told = await self._etcd.call(
             "/v3/lease/grant", {"TTL": str(round(self._where.ttl_s)), "ID": "0"}
         )
+        if not number(told["ID"]):
+            raise ValueError(told)
         self._lease = str(told["ID"])
 
     async def _kept(self, wake: Callable[[], None]) -> None:
@@ -186,7 +191,8 @@ class EtcdLease:
             self._poke.clear()
             before = self.held
             try:
-                await self._renewed()
+                with self._understood():
+                    await self._renewed()
                 if self._above:
                     await self.rise(self._above)
                     wake()
@@ -203,7 +209,7 @@ class EtcdLease:
     async def _renewed(self) -> None:
         began = self._clock()
         told = await self._etcd.call("/v3/lease/keepalive", {"ID": self._lease})
-        ttl_s = number(told.get("result", {}).get("TTL"))
+        ttl_s = number(_of_ours(told["result"], self._lease).get("TTL"))
         if not ttl_s:
             self._lost = "etcd let it lapse"
             return
@@ -222,7 +228,8 @@ class EtcdLease:
         if left is None or self._lost:
             return
         try:
-            told = await self._txn([self._still_ours], [_put(self._intent_key, left)])
+            with self._understood():
+                told = await self._txn([self._still_ours], [_put(self._intent_key, left)])
         except EtcdError as e:
             self.problem = f"what the next leader must know cannot be left in etcd: {e}"
             return
@@ -235,7 +242,7 @@ class EtcdLease:
         if self._unused > above or not self._created:
             return
         epoch = 1 + max(above, self._epoch)
-        with suppress(EtcdError):
+        with suppress(EtcdError), self._understood():
             told = await self._txn([self._still_ours], self._puts(epoch), [_get(self._leader_key)])
             if told.get("succeeded"):
                 self._epoch = self._unused = epoch
@@ -272,11 +279,23 @@ class EtcdLease:
         finally:
             await self._etcd.close()
 
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Whoever answers there, a proxy's page or another program, ends no control and gives nobody the lead."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as e:
+            why = f"answers what no etcd does ({type(e).__name__}: {str(e)[:80]})"
+            raise EtcdError(self._etcd.current, why) from e
+
     # -- words of the transactions
 
     async def _txn(self, compare: list[Json], then: list[Json], otherwise: list[Json] = []) -> Json:  # noqa: B006 - read only
         body = {"compare": compare, "success": then, "failure": otherwise}
-        return await self._etcd.call("/v3/kv/txn", body)
+        told = await self._etcd.call("/v3/kv/txn", body)
+        if not number(told["header"]["revision"]):  # a no is what is left out, so is everything in what is no answer
+            raise ValueError(told["header"])
+        return told
 
     def _puts(self, epoch: int) -> list[Json]:
         about = replace(self.about, epoch=epoch)
@@ -299,6 +318,13 @@ class EtcdLease:
     @property
     def _intent_key(self) -> str:
         return f"{self._where.prefix}/intent"
+
+
+def _of_ours(result: Json, lease: str) -> Json:
+    """An answer about this lease: 0 and a lapsed one's ttl are left out, as is everything in what is no answer."""
+    if str(result["ID"]) != lease:
+        raise ValueError(result)
+    return result
 
 
 def _get(key: str) -> Json:

@@ -192,7 +192,9 @@ def _joined(first: dict[str, Shard], more: dict[str, list[Shard]]) -> None:
         both = [s for k in (inc, *named) for s in more.get(k, [first[k]])]
         sizes = {s.report.world_size for s in both if s.report.world_size}
         ranks = [s.rank for s in both]
-        lacked = len(sizes) == 1 and max(ranks) < min(sizes) and len(set(ranks)) == len(ranks)
+        # Found by their markers, without a record, neither half may say how many they are.
+        fits = len(sizes) < 2 and all(rank < size for rank in ranks for size in sizes)  # noqa: PLR2004
+        lacked = fits and len(set(ranks)) == len(ranks)
         if len(named) == 1 and lacked:
             more[named[0]] = both
             more.pop(inc, None)

@@ -253,7 +253,8 @@ def _refuses(fleet: Fleet, node: Node, profile: Profile, room: GpuRoom) -> str:
     need, declared = fleet.need(profile, name), profile.gpu_memory_bytes or 0
     said = gpu_takes(gpu, room.there, need.gpu_memory_bytes)
     if said and declared and need.gpu_memory_bytes != declared:
-        return f"{said}; it held so much before, its gpu_memory says {gib(declared)}"
+        forget = "(llmgw clear forgets what it held)"
+        return f"{said}; it held so much before, its gpu_memory says {gib(declared)} {forget}"
     return said or (_pool(node, fleet.held[name], need, (gpu.uuid,)) if gpu.unified else "")
 
 

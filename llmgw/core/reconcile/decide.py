@@ -20,12 +20,10 @@ from llmgw.core.reconcile.settle import waiting_for
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import TERMINAL
 from llmgw.core.types.plan import (
-    DrainReplica,
     NodeView,
     Plan,
     Replica,
     RollReplica,
-    StopReplica,
     Wait,
 )
 from llmgw.core.types.state import Node, Shard, State
@@ -70,7 +68,7 @@ def _unheard(node: Node) -> str | None:
 
 
 def _all_models(p: Pass) -> None:
-    """Starts of all models first, the most important one first; then rolls and sleeps of what runs."""
+    """Starts of all models first, the most important one first; then moves and rolls of what runs; sleeps last."""
     if p.state.ending:
         return
     models = sorted(p.state.catalog.models.values(), key=lambda m: demand.turn(p.state, m))
@@ -81,6 +79,7 @@ def _all_models(p: Pass) -> None:
         if not move.away(p, model):
             stale.ended(p, model)
             _roll(p, model)
+    for model in models:
         _sleep(p, model)
 
 

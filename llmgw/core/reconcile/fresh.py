@@ -22,7 +22,7 @@ from llmgw.core.types.state import Draining, Failure, NodeRegistered, State, Tic
 class Memory(Struct, frozen=True, kw_only=True):
     """What the inventory keeps and the fleet cannot tell. `nodes`: last picture, and whether it was unreachable then.
 
-    Times in `failures`, `draining`, `woken_s` are monotonic seconds of the reader's clock (negative: before it started).
+    Times in `failures`, `draining`, `woken_s` are monotonic seconds of the reader's clock (negative: before its start).
     """
 
     nodes: tuple[tuple[NodeReport, bool], ...] = ()

@@ -93,7 +93,8 @@ def _cleared(p: Pass, model: Model, why: str) -> bool:
     if way.hold is None:
         return False
     for r, said in way.go:
-        p.actions.append(drained(r, stoppable(r.members), evict.REASON, said))
+        if not nap.makes_room(p, model, r, said):
+            p.actions.append(drained(r, stoppable(r.members), evict.REASON, said))
     p.counted(model, way.hold)
     p.actions.append(Wait(model=model.name, profile=way.hold.profile, why=way.why))
     return True

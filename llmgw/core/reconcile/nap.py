@@ -44,6 +44,8 @@ def makes_room(p: Pass, asks: Model, r: Replica, why: str) -> bool:
     Not where the other needs a GPU alone, nor while anybody may be on it: a drain has a limit, this has none. Where
     what it gives back is not enough it goes after all, as a sleeper that serves nobody.
     """
+    if r.incarnation in p.dozing:
+        return True  # for somebody before it: whether that is enough is seen then
     whole = any(f.gpus and not f.gpu_memory_bytes for f in asks.profiles)
     if whole or not r.complete_and_ready or idle.busy(p.state, r, p.now):
         return False

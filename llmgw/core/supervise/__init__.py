@@ -105,8 +105,9 @@ def next_due(state: AgentState) -> float:
 
 
 def durable(record: Record) -> Record:
-    """What of a record is journaled."""
-    return replace(record, watch=_NO_WATCH)
+    """What of a record is worth a write: how far a start is, its next probe tells (P9)."""
+    state = "starting" if record.state == "loading" else record.state
+    return replace(record, state=state, watch=_NO_WATCH)
 
 
 def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tuple[Effect, ...]]:

@@ -16,7 +16,7 @@ from llmgw.core.types.node import AgentState, Effect, Exited, Spawn, Spawned, Sp
 from llmgw.core.types.record import Record, Watch
 
 #: First probe after a spawn.
-FIRST_PROBE_S = 0.02
+FIRST_PROBE_S = 0.005
 
 
 def endpoint(address: str, port: int) -> str:

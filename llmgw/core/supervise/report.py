@@ -72,6 +72,7 @@ def node_report(state: AgentState, *, for_register: bool) -> NodeReport:
         leader_uuid=token.leader_uuid if token else None,
         address=facts.address,
         inspect=facts.inspect,
+        inspect_pin=facts.inspect_pin,
         pools=facts.pools,
         labels=facts.labels,
         fabrics=facts.fabrics,

@@ -22,6 +22,8 @@ LOOK_S, STUCK_LOOK_S = 0.25, 2.0
 KILL_WAIT_S = 10.0
 #: Freed GPU memory: it has stopped falling for so many samples in a row; or nobody can measure it, for so long (A43).
 MEASURE_S, MEMORY_SAMPLES, BLIND_S = 0.25, 3, 60.0
+#: Begins what a shard says whose memory does not come back, after as long.
+LATE = "stuck: all of it is gone"
 
 CAUSE: dict[Ending, str] = {"restart": "retry", "failed": "fail", "stopped": "stop"}
 
@@ -89,18 +91,33 @@ def memory_seen(record: Record, event: MemorySeen, now: float) -> Record:
     if event.used_bytes is None or record.unreadable:  # nobody knows which GPUs to look at
         return replace(record, watch=replace(watch, free=now - watch.gone_s >= BLIND_S))
     falling = watch.used_bytes is None or event.used_bytes < watch.used_bytes
-    # Its leader too: one that died by itself was in no tree that anybody looked at.
-    listed = bool({*event.pids} & {*watch.tree, record.pid})
+    listed = _listed(record, event)
     steady = 0 if falling or listed else watch.steady + 1
-    return replace(
-        record,
-        watch=replace(
-            watch,
-            used_bytes=event.used_bytes,
-            steady=steady,
-            free=steady >= MEMORY_SAMPLES,
-        ),
-    )
+    free = steady >= MEMORY_SAMPLES
+    watch = replace(watch, used_bytes=event.used_bytes, steady=steady, free=free)
+    record = replace(record, watch=watch)
+    if free:
+        return replace(
+            record, error=(record.error or "").partition(LATE)[0].removesuffix("; ") or None
+        )
+    return _late(record, event, now) if now - watch.gone_s >= BLIND_S else record
+
+
+def _listed(record: Record, event: MemorySeen) -> tuple[int, ...]:
+    """Of its tree; its leader too: one that died by itself was in no tree that anybody looked at."""
+    return tuple(sorted({*event.pids} & {*record.watch.tree, record.pid or 0}))
+
+
+def _late(record: Record, event: MemorySeen, now: float) -> Record:
+    """Held for so long without a word, it would be a riddle why nothing starts there (A43)."""
+    if LATE in (record.error or ""):
+        return record
+    pids = _listed(record, event)
+    listed = f"the driver still lists pids {_pids(pids)}" if pids else "it still falls"
+    shard = record.start.shard
+    said = f"{LATE} for {now - record.watch.gone_s:.0f} s, its GPU memory is not back ({listed})"
+    said = f"{said}; its GPUs and ports stay held; llmgw stop --force {shard} frees them"
+    return replace(record, error=f"{record.error}; {said}" if record.error else said)
 
 
 def pursue(record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:

@@ -22,8 +22,7 @@ PROTOCOL_FLOOR = 1
 #: ASCII without escapes cannot spell this one, so nothing in it is decoded into `extra`.
 EXTRA = "…"
 
-#: Epochs stay below: one acquisition a second does not get there. Leaders rise above what agents tell (F16), so a
-#: higher one is nonsense that would be handed on for ever.
+#: Epochs stay below. Leaders rise above what agents tell (F16): nonsense would be handed on for ever.
 EPOCH_END = 1 << 48
 
 #: Shard states (A60). `TERMINAL` ones hold nothing; `STARTING` ones are on their way up.
@@ -193,6 +192,7 @@ class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     leader_uuid: str | None = None
     address: str = "127.0.0.1"
     inspect: str = ""
+    inspect_pin: str = ""  # hash of the certificate shown there
     pools: tuple[str, ...] = ("default",)
     labels: dict[str, str] = {}
     fabrics: dict[str, Fabric] = {}

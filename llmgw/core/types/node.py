@@ -64,6 +64,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     address: str = "127.0.0.1"
     inspect: str = ""
+    inspect_pin: str = ""
     pools: tuple[str, ...] = ("default",)
     labels: dict[str, str] = {}
     fabrics: dict[str, Fabric] = {}

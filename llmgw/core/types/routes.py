@@ -67,6 +67,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     """One gateway process's whole present state. `last_byte` is the age in seconds of the last byte sent, per replica.
 
     `answered`: likewise of the last byte of a good answer that the engine itself sent, in the middle of streams too.
+    `waited`: for how long without a break requests have waited, per model, so that a control that starts knows it too.
     A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica;
     `breaker_why`: what it failed with, for people.
     """
@@ -80,3 +81,4 @@ class Demand(Struct, frozen=True, kw_only=True):
     breaker: dict[str, str] = {}
     breaker_why: dict[str, str] = {}
     answered: dict[str, float] = {}
+    waited: dict[str, float] = {}

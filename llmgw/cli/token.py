@@ -1,0 +1,202 @@
+"""`llmgw token`: what the next box needs to join, as one line to paste there; and the node tokens that there are.
+
+Answers for: the line works as it is, and its secret is in no command's arguments. May not keep a token.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmgw import config
+from llmgw.cli import ask, options
+from llmgw.cli.sure import Yes, named, say, sure
+from llmgw.errors import LlmgwError, UsageError
+
+Json = dict[str, Any]
+app = typer.Typer(
+    help="Print what the next box needs to join; make, list and revoke node tokens.",
+    rich_markup_mode=None,
+)
+Offline = Annotated[
+    Path | None,
+    typer.Option(help="With no control running: its inventory file; the tokens are beside it."),
+]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="What to call it, e.g. the box's name.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def line(
+    context: typer.Context,
+    inventory: Offline = None,
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> None:
+    """Print the line to paste on the next box: control's URL, a node token, the hash of its certificate.
+
+    The same token is shown until a node has joined with it; then it is that node's, and no other's.
+    """
+    if context.invoked_subcommand is None:
+        _print(_made(control, inventory), output)
+
+
+@app.command()
+def new(
+    name: Name = None,
+    operator: Annotated[
+        bool,
+        typer.Option(
+            "--operator",
+            help="The operators' own token instead, which control beyond loopback asks for; it is "
+            "written beside the inventory, where control and this box's command line find it.",
+        ),
+    ] = False,
+    inventory: Offline = None,
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> None:
+    """Make another node token and print the line with it."""
+    if operator:
+        _operator(inventory)
+    else:
+        if name is not None:
+            named(name, "NAME")
+        _print(_made(control, inventory, name, new=True), output)
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    inventory: Offline = None,
+    output: options.Output = "table",
+    control: options.ControlUrl = None,
+) -> None:
+    """List the node tokens and whose they are, without the tokens."""
+    import json
+
+    from llmgw.render.page import look, show
+    from llmgw.render.tokens import page
+
+    if inventory is None:
+        found = ask.get(_peer(control), "/api/v1/tokens")["tokens"]
+    else:
+        from llmgw.control import node_tokens
+
+        found = node_tokens.shown(_file(inventory).now())
+    if output == "json":
+        typer.echo(json.dumps({"schema": "llmgw.tokens/1", "tokens": found}, indent=2))
+    else:
+        show(page(found), look(context.find_root().params["_color"]))
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one: `llmgw token list`.")],
+    yes: Yes = False,
+    inventory: Offline = None,
+    control: options.ControlUrl = None,
+) -> None:
+    """Revoke a node token: control hears no more from who has it; engines keep running, unmanaged."""
+    from urllib.parse import quote
+
+    named(name, "NAME")
+    what = f"the node that joined with the token {name} will be refused; its engines keep running"
+    sure(what, "Revoke it?", yes=yes, otherwise="no token was revoked")
+    if inventory is None:
+        said = ask.post(_peer(control), f"/api/v1/tokens/{quote(name, safe='')}/revoke")
+        for node in said["nodes"]:
+            say(f"{node} is refused from now on; `llmgw forget {node}` removes it for good")
+    else:
+        from llmgw.control import node_tokens
+
+        _file(inventory).edit(lambda there: (node_tokens.without(there, name), None))
+    typer.echo(f"revoked {name}")
+
+
+def _peer(control: str | None) -> ask.Peer:
+    return ask.first(ask.control(config.Given({"control": control})))
+
+
+def _file(inventory: Path) -> Any:
+    from llmgw.control.node_tokens import NodeTokens
+
+    return NodeTokens(inventory.parent)
+
+
+def _made(
+    control: str | None, inventory: Path | None, name: str | None = None, *, new: bool = False
+) -> Json:
+    if inventory is None:
+        want = {"name": name, "new": new}
+        answer: Json = ask.post(_peer(control), "/api/v1/tokens", want)
+        return answer
+    from llmgw.control import node_tokens, reach
+
+    urls = reach.remembered(inventory.parent)
+    if not urls:
+        msg = f"no control that other boxes can reach has run with {inventory}"
+        raise LlmgwError(msg, "start one: llmgw control --listen 0.0.0.0:8801")
+    made = _file(inventory).edit(lambda there: node_tokens.added(there, name, new=new))
+    return {"name": made.name, "token": made.token, "urls": list(urls)}
+
+
+def _print(found: Json, output: str) -> None:
+    import json
+
+    lines = [_line(found["token"], *config.pinned(url)) for url in found["urls"]]
+    if output == "json":
+        places = [config.pinned(url) for url in found["urls"]]
+        document = {
+            "schema": "llmgw.token/1",
+            "name": found["name"],
+            "token": found["token"],
+            "urls": [url for url, _ in places],
+            "pin": next((trust.pins[0] for _, trust in places if trust.pins), None),
+            "line": lines[0],
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    typer.echo(lines[0])
+    others = [config.pinned(url)[0] for url in found["urls"][1:]]
+    if others:
+        say(f"control listens on {', '.join(others)} too, for boxes that reach it there")
+    if "--pin" not in lines[0]:
+        say("warning: control speaks plain HTTP: the token can be read on its way (--insecure)")
+    say(
+        f"token {found['name']} becomes the next node's own; the agent keeps it, so later `llmgw agent` "
+        "alone will do"
+    )
+
+
+def _line(token: str, url: str, trust: config.Trust) -> str:
+    pins = "".join(f" --pin {pin}" for pin in trust.pins)
+    return f"LLMGW_NODE_TOKEN={token} llmgw agent --control {url}{pins} --address auto"
+
+
+def _operator(inventory: Path | None) -> None:
+    """Once, and never over one that is there: other boxes may know it."""
+    import secrets
+
+    folder = inventory.parent if inventory is not None else config.inventory_path().parent
+    path = folder / "token"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as e:
+        msg = f"there is an operators' token in {path} already"
+        raise UsageError(msg, "remove it first to have another, then restart control") from e
+    except OSError as e:
+        msg = f"cannot write {path}: {(e.strerror or str(e)).lower()}"
+        raise LlmgwError(msg, "run as the user that runs control") from e
+    with os.fdopen(fd, "w") as file:
+        file.write(f"{secrets.token_urlsafe(32)}\n")
+        file.flush()
+        os.fsync(fd)
+    say("control asks operators for it from its next start on; `llmgw` on this box finds it there")
+    say("elsewhere: LLMGW_TOKEN")
+    typer.echo(path)
