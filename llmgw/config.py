@@ -162,9 +162,8 @@ def trust(given: Given, *urls: str, before: Trust = Trust()) -> Trust:  # noqa: 
     """`--pin` and `--ca`, else what is remembered. A pin for plain HTTP would be a promise that nobody keeps."""
     found = tuple(checked_pin(text) for text in given.items("pin", before.pins))
     for url in urls:
-        if found and url.startswith("http://") and not _near(url):
-            msg = f"{url} is plain HTTP, and a certificate is pinned"
-            raise UsageError(msg, f"write https://{url.removeprefix('http://')}, or leave --pin out")
+        if found:
+            _kept(url)
     return Trust(found, given.text("ca", before.ca))
 
 
@@ -176,15 +175,20 @@ def checked_pin(text: str) -> str:
     return f"{kind}:{digits}"
 
 
-def _near(url: str) -> bool:
+def _kept(url: str) -> None:
     host = url.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
-    return Address(host, 0).loopback
+    if url.startswith("http://") and not Address(host, 0).loopback:
+        msg = f"{url} is plain HTTP, and a certificate is pinned"
+        raise UsageError(msg, f"write https://{url.removeprefix('http://')}, or leave --pin out")
 
 
 def pinned(url: str, trust: Trust = Trust()) -> tuple[str, Trust]:  # noqa: B008 - immutable
     """`https://HOST:PORT#sha256:…` says in one word how a control is reached; what it names comes before all else."""
     plain, _, fragment = url.partition("#")
-    return plain, Trust((checked_pin(fragment),)) if fragment else trust
+    if not fragment:
+        return plain, trust
+    _kept(plain)
+    return plain, Trust((checked_pin(fragment),))
 
 
 class Join(NamedTuple):

@@ -111,6 +111,9 @@ CALLS = {
     "POST /api/v1/keys/{name}/revoke": Call(
         answers=(answers.KeyRevoked,), asks=asks.REVOKE, needs_body=True, fails=(*NAMED, 409)
     ),
+    "GET /api/v1/tokens": Call(answers=(answers.TokenList,)),
+    "POST /api/v1/tokens": Call(answers=(answers.TokenMade,), asks=asks.TOKEN, fails=(400, 409, 503), needs_body=True),
+    "POST /api/v1/tokens/{name}/revoke": Call(answers=(answers.TokenRevoked,), fails=NAMED),
     "POST /api/v1/end": Call(answers=(answers.Ending,), fails=(503,)),
     "POST /api/v1/shutdown": Call(answers=(answers.Over,)),
     "GET /healthz": Call(answers=(answers.Healthy,)),
@@ -202,8 +205,10 @@ def refused(text: str) -> Json:
 def schemas(*, strict: bool) -> Json:
     """Parts carry the name of their document before their own: two of them may have a part of one name."""
     found: Json = {}
-    every = [a for call in CALLS.values() for a in (*call.answers, call.lines) if a is not None]
-    for of in dict.fromkeys([answers.Failure, *every]):
+    every: dict[type[Struct], None] = {answers.Failure: None}
+    for call in CALLS.values():
+        every |= dict.fromkeys((*call.answers, *((call.lines,) if call.lines else ())))
+    for of in every:
         whole = of.__name__
         _, parts = msgspec.json.schema_components((of,), ref_template="{name}")
         for name, part in parts.items():

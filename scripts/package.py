@@ -99,9 +99,9 @@ def deb() -> Path:
         put(ROOT / source, tree / target, 0o644)
     for unit in sorted((ROOT / "packaging/systemd").iterdir()):
         put(unit, tree / UNITS / unit.name, 0o644)
-    for unit_name, source in DROP_INS.items():
-        target = tree / UNITS / f"llmgw-{unit_name}.service.d" / "pex.conf"
-        put(ROOT / "packaging/deb" / source, target, 0o644)
+    for part, drop_in in DROP_INS.items():
+        folder = tree / UNITS / f"llmgw-{part}.service.d"
+        put(ROOT / "packaging/deb" / drop_in, folder / "pex.conf", 0o644)
     control = (ROOT / "packaging/deb/control").read_text()
     about = tree / "DEBIAN"
     about.mkdir()

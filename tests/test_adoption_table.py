@@ -12,9 +12,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "adoption.md"
 STATEMENTS = [f"A{n}" for n in range(1, 58)]
 FAILURES = [f"F{n}" for n in (*range(1, 64), *range(74, 80), 81, 82)]
-#: Rows that only come up with several control planes on one lease store.
-SEVERAL = {"F23", "F24", "F27", "F28", "F29", "F30", "F31", "F34"}
-LATER = "several control planes"
 
 ROW = re.compile(r"\| (?P<number>[AF]\d+) \| (?P<rule>[^|]+) \| (?P<shown>[^|]+) \|")
 REFERENCE = re.compile(r"`(tests/[^`:]+)(?:::(\w+))?`")
@@ -62,10 +59,7 @@ def test_a_row_names_tests_that_exist_and_name_it(number: str) -> None:
     rule, shown = rows()[number]
     assert rule, f"{number} has no rule"
     references = REFERENCE.findall(shown)
-    if not references:
-        assert number in SEVERAL, f"{number} names no test: {shown}"
-        assert LATER in shown
-        return
+    assert references, f"{number} names no test: {shown}"
     for path, test in references:
         assert (ROOT / path).exists(), f"{number}: there is no {path}"
         text = named_by(ROOT / path, test)

@@ -23,6 +23,8 @@ LOG_MAX_BYTES = 64 << 20
 LOGS_MAX_BYTES = 4 << 30
 #: Of a flood so small a part of that is kept with each cut.
 FLOOD_PARTS = 8
+#: Of what is written while a log is copied so much is kept too.
+MEANWHILE_BYTES = 64 << 10
 #: What an engine can have of that: its log, the part that was cut, and both of the attempt before.
 PARTS = 4
 LAST_LINE_CHARS = 300
@@ -165,8 +167,14 @@ def _end(path: Path, size_bytes: int) -> tuple[bytes, bool]:
 
 
 def _move_end(path: Path, to: Path, mode: Literal["wb", "ab"], left: int) -> None:
-    """Only the end of it: a flood writes gigabytes between two looks, and the loop waits for the copy."""
+    """Only the end of it: a flood writes gigabytes between two looks, and the loop waits for the copy.
+
+    What is written meanwhile comes after it, its end at least: who falls silent then has said his last words.
+    """
     with path.open("rb") as log, to.open(mode) as kept:
         log.seek(max(path.stat().st_size - left, 0))
         while left and (part := log.read(min(left, 1 << 20))):
             left -= kept.write(part)
+        kept.flush()
+        log.seek(max(log.tell(), path.stat().st_size - MEANWHILE_BYTES))
+        kept.write(log.read(MEANWHILE_BYTES))

@@ -56,11 +56,13 @@ def adopt(
 ) -> int:
     """Survey the fleet now, or show what a restart of control would do.
 
-    llmgw adopt --dry-run && systemctl restart llmgw-control restarts only where that disturbs nothing. Exit 0: nothing to do. 1: something would change. 3: a node did not answer. With control away the agents are
-    asked: each at its own address, one on loopback at LLMGW_AGENT (default http://127.0.0.1:8802).
+    llmgw adopt --dry-run && systemctl restart llmgw-control restarts only where that disturbs nothing. Exit 0:
+    nothing to do. 1: something would change. 3: a node did not answer. With control away the agents are asked: each
+    at its own address, one on loopback at LLMGW_AGENT (default http://127.0.0.1:8802).
 
     NODE:PID --as MODEL/PROFILE takes over an engine that somebody started by hand: it is compared with the profile,
-    fact by fact, and where all are alike it is llmgw's from then on. Nothing is restarted. Exit 1: something differs.
+    fact by fact, and where all are alike it is llmgw's from then on. Nothing is restarted. Exit 1: something
+    differs.
     """
     given = config.Given({"inventory": inventory, "catalog": catalog, "control": control})
     if engine is not None or as_ is not None:

@@ -190,6 +190,8 @@ def connect(peer: Peer, timeout_s: float) -> socket.socket:
 
 
 def unreachable(peer: Peer, error: OSError, timeout_s: float) -> UnreachableError:
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        error = mute(peer) or error
     msg = f"no {peer.what} at {peer.place}: {reason(error, timeout_s)}"
     if isinstance(error, TlsError):
         return UnreachableError(msg, error.hint, code="tls")

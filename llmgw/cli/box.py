@@ -155,7 +155,7 @@ class _Gateway:
         handover.stop(self._folder)
 
     def wait(self) -> bool:
-        """Whether it is over. It finishes what it has; longer than a moment is worth a word, and it needs nobody's help."""
+        """Whether it is over. It finishes what it has, and needs nobody's help; a while is worth a word."""
         give_up = time.monotonic() + END_S
         while self.pid and Path(f"/proc/{self.pid}").exists():
             if time.monotonic() > give_up:

@@ -19,6 +19,9 @@ app = typer.Typer(
     help="Check, show and apply the catalog file.", rich_markup_mode=None, no_args_is_help=True
 )
 
+#: Whoever is asked: the leader's, by its picture and its file, is the one that is applied.
+PLAN = "/api/v1/plan?leader=1"
+
 File = Annotated[
     Path | None,
     typer.Argument(
@@ -118,7 +121,8 @@ def apply(
 ) -> None:
     """Have control use a catalog, after showing what it would do.
 
-    llmgw catalog apply new.yaml shows the changes and the plan, and asks where engines would be disturbed. A yes is one to all that was shown: the guard against mass stops does not ask again. The old file is kept as .bak.
+    llmgw catalog apply new.yaml shows the changes and the plan, and asks where engines would be disturbed. A yes is
+    one to all that was shown: the guard against mass stops does not ask again. The old file is kept as .bak.
     """
     from llmgw.render import plan as words
     from llmgw.render.page import look, show
@@ -170,11 +174,11 @@ def _text(file: Path) -> str:
 
 def _plan(peer: ask.Peer, text: str | None) -> dict[str, Any]:
     if text is None:
-        found = ask.get(peer, "/api/v1/plan", timeout_s=ask.LONG_S)
+        found = ask.get(peer, PLAN, timeout_s=ask.LONG_S)
         if found["problems"]:
             raise CatalogError(tuple(found["problems"]))
     else:
         body = {"catalog": text}
-        found = ask.post(peer, "/api/v1/plan", body, timeout_s=ask.LONG_S, only_looks=True)
+        found = ask.post(peer, PLAN, body, timeout_s=ask.LONG_S, only_looks=True)
     plan: dict[str, Any] = found
     return plan

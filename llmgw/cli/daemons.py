@@ -44,6 +44,7 @@ def control(
     gateway: options.GatewayOrNone = None,
     lease: options.Lease = None,
     standby: options.Standby = False,
+    advertise: options.Advertise = None,
     settle_timeout: options.SettleTimeout = None,
     keep_unknown: options.KeepUnknown = False,
     require_plan: options.RequirePlan = None,
@@ -54,7 +55,8 @@ def control(
 ) -> int:
     """Run the control plane: it decides what runs where.
 
-    llmgw control --catalog /etc/llmgw/catalog.yaml --listen 127.0.0.1:8801. TERM or Ctrl-C ends it and nothing else: engines and the gateway keep running. HUP reloads the catalog.
+    llmgw control --catalog /etc/llmgw/catalog.yaml --listen 127.0.0.1:8801. TERM or Ctrl-C ends it and nothing
+    else: engines and the gateway keep running. HUP reloads the catalog.
     """
     given = config.Given(dict(locals()))  # before anything else is: the names are the settings'
     from llmgw.cli import log
@@ -76,6 +78,7 @@ def control(
             gateway=gateway_place,
             lease=given.text("lease", "file"),
             standby=given.switch("standby"),
+            advertise=given.text("advertise", ""),
             settle_timeout_s=_seconds(given, "settle_timeout", "60s"),
             keep_unknown=given.switch("keep_unknown"),
             require_plan=given.text("require_plan", ""),
@@ -111,7 +114,8 @@ def agent(
 ) -> int:
     """Run this node's agent: it owns the engines' processes.
 
-    llmgw agent --control http://box1:8801 --address 10.0.0.12. TERM or Ctrl-C ends it and leaves the engines running.
+    llmgw agent --control http://box1:8801 --address 10.0.0.12. TERM or Ctrl-C ends it and leaves the engines
+    running.
     """
     flags = {name: value for name, value in locals().items() if name in AGENT_KEYS}
     path = Path(config.Given({"config": config_file}).text("config", ""))
@@ -174,7 +178,8 @@ def gateway(
 ) -> int:
     """Run a gateway: the OpenAI API for clients.
 
-    llmgw gateway --control http://box1:8801 --listen 0.0.0.0:8800; control starts one of its own. TERM ends it once the requests in flight are done.
+    llmgw gateway --control http://box1:8801 --listen 0.0.0.0:8800; control starts one of its own. TERM ends it once
+    the requests in flight are done.
     """
     lean.load("structlog")
     from llmgw.cli import log

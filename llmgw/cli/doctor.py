@@ -34,7 +34,8 @@ def doctor(
 ) -> int:
     """Say what is wrong on this node: driver, ports, clock, control.
 
-    llmgw doctor --config agent.yaml looks at what the agent would use: devices, permissions, kill mode too. Give it what the agent is given. Changes nothing; exit 1 when a line says fail.
+    llmgw doctor --config agent.yaml looks at what the agent would use: devices, permissions, kill mode too. Give it
+    what the agent is given. Changes nothing; exit 1 when a line says fail.
     """
     flags = {key: value for key, value in locals().items() if key in AGENT_KEYS}
     path = Path(config.Given({"config": config_file}).text("config", ""))

@@ -49,7 +49,8 @@ def run(argv: list[str]) -> int:
 def _streams() -> None:
     """What this terminal or file cannot spell is spelled out instead of failing (LC_ALL=C, PYTHONIOENCODING=ascii).
 
-    One that is closed (`>&-`, `2>&-`, `<&-`) is one that nobody reads or types on; an error must not go to stdout then.
+    One that is closed (`>&-`, `2>&-`, `<&-`) is one that nobody reads or types on; an error must not go to stdout
+    then.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

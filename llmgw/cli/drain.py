@@ -39,7 +39,8 @@ def drain(
 ) -> None:
     """Free a node or a GPU, and keep it free until `undrain`.
 
-    llmgw drain box1/1 --wait returns once GPU 1 of box1 is free; it stays so over restarts. Requests in flight finish. What `min` wants is started elsewhere first where there is room, and stopped where not.
+    llmgw drain box1/1 --wait returns once GPU 1 of box1 is free; it stays so over restarts. Requests in flight
+    finish. What `min` wants is started elsewhere first where there is room, and stopped where not.
     """
     node, gpu = _parted(place)
     peer = ask.first(ask.control(config.Given({"control": control})))
@@ -122,7 +123,8 @@ def _question(status: Json, place: str, there: list[tuple[Json, Json]]) -> str:
     places = ", ".join(f"{s['shard']} on {s['node']}{_pid(s)}" for s in whole)
     least = {m["name"]: m["min"] for m in status["models"]}
     moves = sorted({r["model"] for r, _ in there if least.get(r["model"])})
-    first = f"; {', '.join(moves)} starts elsewhere first where there is room" if moves else ""
+    start = "starts" if len(moves) == 1 else "start"
+    first = f"; {', '.join(moves)} {start} elsewhere first where there is room" if moves else ""
     done = "once requests in flight are done"
     return f"this stops {counted(len(whole))} to free {place}, {done}: {places}{first}"
 

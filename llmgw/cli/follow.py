@@ -120,20 +120,22 @@ def logs(
 
     llmgw logs qwen3-coder-7k2 --previous says why it ended. -f goes on over restarts of control and of the engine.
     """
+    from llmgw.render.page import quoted
+
     named(name, "REPLICA[/RANK]")
     given = config.Given({"control": control})
     source = _Source(given, name)
     asked = f"previous={int(previous)}&tail={tail}"
     if not follow or previous:
         for text in source.lines(asked, wait_s=ask.TIMEOUT_S):
-            sys.stdout.write(f"{text}\n")
+            sys.stdout.write(f"{quoted(text)}\n")
         return EXIT_OK
     seen: deque[str] = deque(maxlen=MARK_LINES)
     while True:
         try:
             for text in _onwards(source, list(seen), tail):
                 seen.append(text)
-                _line(text)
+                _line(quoted(text))
         except UnreachableError as e:
             if not seen:
                 raise

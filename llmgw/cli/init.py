@@ -25,9 +25,10 @@ def init(
     ] = None,
     gpus: options.Gpus = None,
 ) -> None:
-    """Write a commented catalog for the engines and weights that are on this box.
+    """Write a first catalog, with comments, for this box.
 
-    llmgw init catalog.yaml, then llmgw up --catalog catalog.yaml. Memory is estimated, and said to be an estimate.
+    llmgw init catalog.yaml, for the engines and weights that it finds; then llmgw up --catalog catalog.yaml. Memory
+    is estimated, and said to be an estimate.
     """
     from llmgw import catalog as catalogs
     from llmgw import config

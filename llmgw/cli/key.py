@@ -51,8 +51,9 @@ def add(  # noqa: PLR0917 - options of a command line
 ) -> None:
     """Make an API key and print it, this once.
 
-    llmgw key add open-webui --model 'qwen*': only its hash is kept. With the first key every client needs one. A gateway beyond loopback needs one before it starts:
-    `llmgw key add NAME --inventory FILE` makes it while no control runs.
+    llmgw key add open-webui --model 'qwen*': only its hash is kept. With the first key every client needs one. A
+    gateway beyond loopback needs one before it starts: `llmgw key add NAME --inventory FILE` makes it while no
+    control runs.
     """
     import json
 
@@ -107,7 +108,8 @@ def revoke(
 ) -> None:
     """Revoke an API key.
 
-    llmgw key revoke open-webui: gateways refuse it from now on; requests that it began run to their end. The last one goes only if you say yes to that: with no key left a gateway may serve everybody.
+    llmgw key revoke open-webui: gateways refuse it from now on; requests that it began run to their end. The last
+    one goes only if you say yes to that: with no key left a gateway may serve everybody.
     """
     from urllib.parse import quote
 

@@ -51,6 +51,10 @@ def digest(incomplete: str) -> list[str]:
     return _begun(incomplete, [_status().get("confirm") or ""])
 
 
+def tokens(incomplete: str) -> list[str]:
+    return _begun(incomplete, [t["name"] for t in _asked("/api/v1/tokens").get("tokens", ())])
+
+
 def keys(incomplete: str) -> list[str]:
     return _begun(incomplete, [k["id"] for k in _asked("/api/v1/keys").get("keys", ())])
 

@@ -19,7 +19,8 @@ def pause(
 ) -> None:
     """Stop, drain and roll nothing unasked, until `resume`.
 
-    llmgw pause --why "new rack" holds over restarts of control too. What is adopted, routed and started goes on, and so does `llmgw stop`.
+    llmgw pause --why "new rack" holds over restarts of control too. What is adopted, routed and
+    started goes on, and so does `llmgw stop`.
     """
     answer = _told("pause", {"why": why} if why else {}, control)
     typer.echo(f"paused {answer['paused']}; `llmgw resume` ends it")
@@ -47,7 +48,8 @@ def confirm(
 ) -> None:
     """Let happen what is blocked.
 
-    llmgw confirm sha256:9f... The digest is the one that `status` shows, or that of the whole plan; what it did not show stays blocked.
+    llmgw confirm sha256:9f... The digest is the one that `status` shows, or that of the whole plan; what it did not
+    show stays blocked.
     """
     answer = _told("confirm", {"digest": digest}, control)
     about = f": {', '.join(answer['engines'])}" if answer["engines"] else ""

@@ -158,6 +158,14 @@ Standby = Annotated[
         "[env: LLMGW_STANDBY]",
     ),
 ]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="Where other controls and gateways find this one, with --lease etcd. [env: LLMGW_ADVERTISE] "
+        "[default: --listen; of 0.0.0.0 the address by which it reaches etcd]",
+    ),
+]
 RequirePlan = Annotated[
     str | None,
     typer.Option(

@@ -49,7 +49,8 @@ def status(
 ) -> int:
     """Show nodes, GPUs, models and replicas.
 
-    llmgw status qwen3-coder -o wide shows one model and where it could go. llmgw status --check is for cron. Exit 3: only this box's agent answered (at LLMGW_AGENT, default http://127.0.0.1:8802), or nobody.
+    llmgw status qwen3-coder -o wide shows one model and where it could go. llmgw status --check is for cron. Exit
+    3: only this box's agent answered (at LLMGW_AGENT, default http://127.0.0.1:8802), or nobody.
     """
     import json
     import time

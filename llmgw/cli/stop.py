@@ -48,7 +48,8 @@ def stop(
 ) -> None:
     """Stop engines, once their requests in flight are done.
 
-    llmgw stop qwen3-coder names what it would end and asks. A shard stands for its whole replica. A model with `min` above 0 in the catalog is started again; one on demand is woken by the next request.
+    llmgw stop qwen3-coder names what it would end and asks. A shard stands for its whole replica. A model with
+    `min` above 0 in the catalog is started again; one on demand is woken by the next request.
     """
     named(name, "MODEL|REPLICA|SHARD")
     peer = ask.first(ask.control(config.Given({"control": control})))
@@ -183,7 +184,8 @@ def forget(
 ) -> None:
     """Remove a node that will not come back.
 
-    llmgw forget box3: it is not waited for any more, and what it ran counts no more. If it comes back after all, its agent registers and its engines are adopted again.
+    llmgw forget box3: it is not waited for any more, and what it ran counts no more. If it comes back after all,
+    its agent registers and its engines are adopted again.
     """
     from urllib.parse import quote
 

@@ -55,8 +55,8 @@ def from_files(files: Sequence[Path]) -> Found:
 def from_agents(memory: Memory, local_url: str, tokens: Mapping[str, str] = NONE) -> Found:
     """Every node of the last picture by its `inspect` address; one that has none is on loopback: this box's agent.
 
-    Of several without one only that which answers here was asked. With no picture at all only this box's agent can be
-    asked, and that is not the whole fleet. With one, nobody who answers is an answer too: all is held (A55).
+    Of several without one only that which answers here was asked. With no picture at all only this box's agent can
+    be asked, and that is not the whole fleet. With one, nobody who answers is an answer too: all is held (A55).
     `tokens`: by node id, where each has its own.
     """
     reports = [report for report, _ in memory.nodes]

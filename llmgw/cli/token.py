@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from llmgw import config
-from llmgw.cli import ask, options
+from llmgw.cli import ask, names, options
 from llmgw.cli.sure import Yes, named, say, sure
 from llmgw.errors import LlmgwError, UsageError
 
 Json = dict[str, Any]
 app = typer.Typer(
-    help="Print what the next box needs to join; make, list and revoke node tokens.",
+    help="Print the line with which the next box joins; keep node tokens.",
     rich_markup_mode=None,
 )
 Offline = Annotated[
@@ -37,9 +37,10 @@ def line(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> None:
-    """Print the line to paste on the next box: control's URL, a node token, the hash of its certificate.
+    """Print the line to paste on the next box.
 
-    The same token is shown until a node has joined with it; then it is that node's, and no other's.
+    llmgw token prints control's URL, a node token and the hash of its certificate. The same token is shown until a
+    node has joined with it; then it is that node's, and no other's.
     """
     if context.invoked_subcommand is None:
         _print(_made(control, inventory), output)
@@ -60,7 +61,10 @@ def new(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> None:
-    """Make another node token and print the line with it."""
+    """Make another node token and print the line with it.
+
+    llmgw token new box3
+    """
     if operator:
         _operator(inventory)
     else:
@@ -76,7 +80,10 @@ def list_(
     output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> None:
-    """List the node tokens and whose they are, without the tokens."""
+    """List the node tokens and whose they are, without the tokens.
+
+    llmgw token list -o json
+    """
     import json
 
     from llmgw.render.page import look, show
@@ -96,12 +103,20 @@ def list_(
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one: `llmgw token list`.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Which one: `llmgw token list`.", autocompletion=names.tokens
+        ),
+    ],
     yes: Yes = False,
     inventory: Offline = None,
     control: options.ControlUrl = None,
 ) -> None:
-    """Revoke a node token: control hears no more from who has it; engines keep running, unmanaged."""
+    """Revoke a node token.
+
+    llmgw token revoke box3: control hears no more from who has it; engines keep running, unmanaged.
+    """
     from urllib.parse import quote
 
     named(name, "NAME")

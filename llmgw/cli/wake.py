@@ -42,8 +42,9 @@ def wake(
 ) -> int:
     """Load an on-demand model, as if a request had come for it.
 
-    llmgw wake qwen3-coder --dry-run says where it would go and who would go for it. It returns at once. Idle models make room; busy ones do not, as nobody waits yet. One that is up gets a whole idle timeout more.
-    Exit 1: it failed, or nothing makes room for it.
+    llmgw wake qwen3-coder --dry-run says where it would go and who would go for it. It returns at once. Idle models
+    make room; busy ones do not, as nobody waits yet. One that is up gets a whole idle timeout more. Exit 1: it
+    failed, or nothing makes room for it.
     """
     import json
     from urllib.parse import quote

@@ -80,7 +80,7 @@ def _answered(handler: Handler, control: Control) -> Handler:
 
     async def answer(request: Request) -> Response:
         try:
-            if peers.leaders(control, request.method, request.url.path):
+            if peers.leaders(control, request.method, request.url.path, request.url.query):
                 return await _passed_on(request, control)
             said = await handler(request)
             if request.method != "GET" and request.url.path.startswith("/api/v1/"):
@@ -172,7 +172,7 @@ class Api:
             ("GET", "/api/v1/keys", self.keys, "API keys of clients, without their secrets"),
             ("POST", "/api/v1/keys", self.add_key, "make an API key; it is shown this once"),
             ("POST", "/api/v1/keys/{name}/revoke", self.revoke_key, "an API key ends at once"),
-            *joining.rows(self.control),
+            *joining.rows(self),
             ("POST", "/api/v1/end", self.end, "drain and stop every engine"),
             ("POST", "/api/v1/shutdown", self.shutdown, "end control and its gateway"),
             *(("GET", path, web.answer, "the page for people") for path in sorted(web.OPEN)),
@@ -305,12 +305,13 @@ class Api:
 
     async def reload(self, request: Request) -> Response:
         told = given.object_of(await body(request))
-        return _json(await reloads.reload(self.control, **given.shown(told)))
+        return _json(await reloads.reload(self.control, asked=True, **given.shown(told)))
 
     async def put_catalog(self, request: Request) -> Response:
         told = given.object_of(await body(request))
         text = given.one_text(told.get("catalog"))
-        return _json(await reloads.reload(self.control, text=text, **given.shown(told)))
+        said = await reloads.reload(self.control, text=text, asked=True, **given.shown(told))
+        return _json(said)
 
     async def pause(self, request: Request) -> Response:
         why = given.text(given.object_of(await body(request)), "why")

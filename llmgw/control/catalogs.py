@@ -17,7 +17,6 @@ from llmgw.core import match
 from llmgw.core.types.catalog import Catalog
 from llmgw.errors import CatalogError, LlmgwError
 
-
 #: So many replaced ones are known; and no more text is left in a lease store, which takes 1.5 MiB a request.
 PASSED = 32
 TEXT_BYTES = 256 << 10

@@ -7,7 +7,7 @@ command line: `llmgw token` does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -23,17 +23,23 @@ Json = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def rows(control: Control) -> list[tuple[str, str, Handler, str]]:
+class Owner(Protocol):
+    """The API."""
+
+    control: Control
+
+
+def rows(api: Owner) -> list[tuple[str, str, Handler, str]]:
     """As `api.table` has them."""
 
     async def listed(request: Request) -> Response:  # noqa: ARG001 - a handler's form
-        return _json({"tokens": node_tokens.shown(control.node_tokens.now())})
+        return _json({"tokens": node_tokens.shown(api.control.node_tokens.now())})
 
     async def made(request: Request) -> Response:
-        return _json(await add(control, decode(await body(request), node_tokens.Wanted)))
+        return _json(await add(api.control, decode(await body(request), node_tokens.Wanted)))
 
     async def revoked(request: Request) -> Response:
-        return _json(await revoke(control, request.path_params["name"]))
+        return _json(await revoke(api.control, request.path_params["name"]))
 
     return [
         ("GET", "/api/v1/tokens", listed, "node tokens, without the words themselves"),

@@ -145,10 +145,9 @@ class Keeper:
         )
 
     def _drains(self, state: State) -> bool:
-        """A drain began, or was called off; one that is over for having ended its shard is as good as written."""
-        known = {s.incarnation for n in state.nodes.values() for s in n.shards}
-        before = {i: d for i, d in (self._draining or {}).items() if i in known}
-        return _begun(state) != before
+        """A drain began; that one is over, the agents say again: its shard is gone."""
+        before = self._draining or {}
+        return any(before.get(i) != d for i, d in _begun(state).items())
 
     def _saved(self, state: State, change: Change) -> None:
         self._instead = False

@@ -110,7 +110,7 @@ class Leads:
         """Take a new epoch and start from what is remembered; then every node is asked, which fences (design.md 3)."""
         uuid = os.urandom(16).hex()
         try:
-            self.store.open()
+            self._open()
             crash("before_epoch")
             epoch = self.lease.acquire(uuid, self.epoch_seen)
             crash("after_epoch")
@@ -148,18 +148,33 @@ class Leads:
         if self.gate.begins(memory):
             self.fold(self.gate.told(), now.mono)
 
+    def _open(self) -> None:
+        """A file that cannot be had keeps nobody from leading whose epochs are elsewhere: nobody else can (F15)."""
+        try:
+            self.store.open()
+        except StoreError:
+            if self.lease.name == "file":
+                raise
+
     def _remembered(self, now: Moment, epoch: int) -> Memory:
         """The first time: the inventory, what the leader before left, and what agents have told a standby meanwhile.
 
         The catalog is read after winning (F34).
         """
-        memory = self.store.memory(now)
-        self.story.recall(self.store.events(KEPT))
+        memory, sources = Memory(), dict[str, str]()
+        try:
+            memory, sources = self.store.memory(now), self.store.sources()
+            self.keeper.keys = self.store.keys()
+            self.story.recall(self.store.events(KEPT))
+        except StoreError as e:
+            if self.lease.name == "file":
+                raise
+            why = f"leads by what the leader before left in the lease store: {e.message}"
+            self.story.tell("inventory", why, level="warning", hint=e.hint)
         left = intent.read(
             self.lease.intent, now, partial(self.story.tell, "intent", level="warning")
         )
-        self.catalogs.first(self.store.sources(), Used() if left is None else left.catalog)
-        self.keeper.keys = self.store.keys()
+        self.catalogs.first(sources, Used() if left is None else left.catalog)
         if epoch == 1 and not self.keeper.keys:  # a new file: perhaps the old one was lost
             at, warn = now.iso(now.mono), partial(self.story.tell, "keys", level="warning")
             self.keeper.keys = keys.recalled(self.settings.gateway_dir, at, warn)
@@ -201,7 +216,8 @@ class Leads:
         whom = f"epoch {epoch_seen} of leader {leader_uuid or 'unknown'}"
         why = f"an agent obeyed {whom}; the lease is ours, the epoch is {epoch} now"
         self.story.tell("epoch", why, level="warning", epoch=epoch)
-        self.state = replace(self.state, epoch=epoch)
+        # What is remembered is older than the fleet, which this report alone tells: the next one has our token (F16).
+        self.state = replace(self.state, epoch=epoch, outdated=True)
         self.sessions.fence(epoch, now)
 
     def outranked(self, report: NodeReport) -> bool:
@@ -211,14 +227,17 @@ class Leads:
         return self.leading and seen >= ours and not same
 
     def unfenced(self, report: NodeReport) -> bool:
-        """Taken before its agent stored our epoch: an older leader on another host may have commanded since.
+        """Taken before its agent stored our epoch: an older leader may have commanded since, and its call be late (A42).
 
-        It does not count; the agent is asked for one that does. A file's older leader is dead.
+        It does not count; the agent is asked for one that does. Two need no fence. Of epoch 1: who obeyed anybody
+        refuses it. A file's lone control: the one before was itself, and its agents close their session with it before
+        they say what runs; that first word tells too of a fleet younger than the file (F16).
         """
-        if not self.leading or self.lease.name == "file" or report.protocol < PROTOCOL_FLOOR:
+        alone = self.lease.name == "file" and not self.settings.standby
+        if not self.leading or alone or self.state.epoch == 1 or report.protocol < PROTOCOL_FLOOR:
             return False
         token = (report.epoch_seen, report.leader_uuid)
-        return report.epoch_seen > 0 and token != (self.state.epoch, self.state.leader_uuid)
+        return token != (self.state.epoch, self.state.leader_uuid)
 
     # -- standing by
 

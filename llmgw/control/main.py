@@ -80,12 +80,10 @@ async def _run(settings: ControlSettings) -> int:
             wide=not settings.listen.loopback,
         )
         here = Address(*listener.getsockname()[:2])
-        url = reach.spoken(advertised(here, settings.lease), pair)
+        told = settings.advertised(here.port)
+        url = reach.spoken(told.url if told else advertised(here, settings.lease), pair)
         held.about = Holder(control.name, url)
-        control.node_tokens.urls = reach.urls(here, pair)
-        reach.remember(
-            settings.state_dir, reach.spoken(here.near.url, pair), control.node_tokens.urls
-        )
+        control.node_tokens.urls = reach.urls(here, pair, first=url if told else "")
         now = control.now()
         story.begin(now)
         if held.held:
@@ -206,6 +204,7 @@ class Process:
             tasks.append(group.create_task(self._clients(self._gateway, where)))
         tasks.append(group.create_task(control.lease.run(control.poke, lambda: control.epoch_seen)))
         tasks.append(group.create_task(control.peers.run()))
+        tasks.append(group.create_task(self._known(where)))
         self._welcome(where)
         await self._ended.wait()
         self._farewell()
@@ -225,6 +224,13 @@ class Process:
                 gateway.problem = f"the gateway cannot be started: {e.message}"
                 await asyncio.sleep(AGAIN_S)
         await gateway.run(reach.spoken(where.near.url, self._pair), self._gone)
+
+    async def _known(self, where: Address) -> None:
+        """To the command line of this box, once it leads: a standby of the same folder is not the one to ask."""
+        control = self._control
+        await control.promoted.wait()
+        here = reach.spoken(where.near.url, self._pair)
+        reach.remember(control.settings.state_dir, here, control.node_tokens.urls)
 
     async def _gone(self, gateway: str) -> None:
         with suppress(LlmgwError):

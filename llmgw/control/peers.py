@@ -243,10 +243,12 @@ def not_leading(control: Control) -> LlmgwError:
     return LlmgwError(msg, f"ask {leader.place or 'that one'}", code="not_leading", status=409)
 
 
-def leaders(control: Control, method: str, path: str) -> bool:
-    """Whether a standby passes this on."""
+def leaders(control: Control, method: str, path: str, query: str = "") -> bool:
+    """Whether a standby passes this on; `leader=1` asks for the leader's plan, which is the one that is carried out."""
     if control.leading or control.leader is None or not path.startswith("/api/v1/"):
         return False
+    if path == "/api/v1/plan" and "leader=1" in query.split("&"):
+        return True
     return path in _LEADERS_GET if method == "GET" else path not in _OWN
 
 

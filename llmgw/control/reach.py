@@ -72,10 +72,13 @@ def remembered(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def urls(listen: Address, pair: tls.Pair | None) -> tuple[str, ...]:
-    """Where other boxes find it, with its pin, the likeliest first; () while it listens on loopback alone."""
-    if listen.loopback:
-        return ()
+def urls(listen: Address, pair: tls.Pair | None, *, first: str = "") -> tuple[str, ...]:
+    """Where other boxes find it, with its pin, the likeliest first; () while it listens on loopback alone.
+
+    `first`: the one that was named, perhaps of a proxy before a loopback address.
+    """
+    if listen.loopback or first:
+        return (first,) if first else ()
     hosts = _addresses(six=listen.host == "::") if listen.every else (listen.host,)
     return tuple(spoken(Address(host, listen.port).url, pair) for host in hosts)
 

@@ -28,11 +28,13 @@ async def reload(
     text: str | None = None,
     digest: str = "",
     confirm: bool = False,
+    asked: bool = False,
 ) -> Json:
     """Take the catalog on disk, or put `text` there first; one with problems changes nothing (CatalogError).
 
     `digest`: of the plan that was shown for it, refused where that is another one by now. `confirm`: the operator has
-    seen whom that plan would disturb, so the blast-radius guard does not count them.
+    seen whom that plan would disturb, so the blast-radius guard does not count them. `asked`: who waits for the answer
+    believes it; a signal may reach a control that does not lead.
     """
     if confirm and not digest:
         msg = "confirm goes with the digest of the plan that was looked at"
@@ -50,8 +52,9 @@ async def reload(
         raise
 
     def fold(now: float) -> list[str]:
-        if digest:
+        if asked:
             leading(control)
+        if digest:
             _as_shown(control, new, digest, now)
         if text is not None:
             control.catalogs.write(text)

@@ -29,6 +29,8 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
     lease: str = "file"
     #: wait where another control has the lease of this file, instead of ending
     standby: bool = False
+    #: HOST or HOST:PORT where others find it; "": as it listens
+    advertise: str = ""
     settle_timeout_s: float = 60.0
     keep_unknown: bool = False
     #: digest of the plan that a start may have; "" for any
@@ -51,12 +53,28 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
     def inventory_path(self) -> Path:
         return self.inventory or self.state_dir / "inventory.db"
 
+    def advertised(self, port: int) -> Address | None:
+        """As `--advertise` has it, on the port that it listens on where none is said; None where nothing is."""
+        if not self.advertise:
+            return None
+        host, colon, given = self.advertise.rpartition(":")
+        bare = not colon or (":" in host and not host.startswith("["))
+        if bare or self.advertise.endswith("]"):
+            host, given = self.advertise, str(port)
+        found = address(f"{host}:{given}", "--advertise")
+        if found.every:
+            msg = f"--advertise {self.advertise} is no address that others can reach"
+            raise UsageError(msg, "write the one of this box on their network")
+        return found
+
     def check(self) -> None:
         """Agents execute what control sends: whoever may speak to it beyond this box must show that he may."""
         spec.check(self.lease)
         if not self.listen.loopback and not self.token and not self.insecure:
             msg = f"--listen {self.listen} is open to the network and no token is set"
-            hint = "`llmgw token new --operator` makes one, or set LLMGW_TOKEN; or mean it: --insecure"
+            hint = (
+                "`llmgw token new --operator` makes one, or set LLMGW_TOKEN; or mean it: --insecure"
+            )
             raise UsageError(msg, hint)
         if self.gateway is not None and self.gateway == self.listen and self.listen.port:
             msg = f"--listen and --gateway are both {self.listen}"
@@ -64,6 +82,8 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
         if self.require_plan and not DIGEST.fullmatch(self.require_plan):
             msg = f"--require-plan {self.require_plan[:80]!r} is no digest of a plan"
             raise UsageError(msg, "`llmgw adopt --dry-run` prints it: sha256: and 64 hex digits")
+        if self.advertise:
+            self.advertised(0)
         if self.settle_timeout_s < 0:
             msg = f"--settle-timeout {self.settle_timeout_s:g}s is negative"
             raise UsageError(msg, "60s is the default, 0s waits for nobody")

@@ -373,7 +373,7 @@ def make_folder(path: Path) -> None:
 def _environment(token: str) -> dict[str, str]:
     """Ours without what is not its business; secrets by environment, `ps` shows arguments."""
     mine = {"LLMGW_TOKEN", "LLMGW_NODE_TOKEN", "LLMGW_CRASH_AT", "LLMGW_LISTEN", "LLMGW_CONTROL"}
-    mine |= {"LLMGW_ETCD_USER", "LLMGW_ETCD_PASSWORD"}
+    mine |= {"LLMGW_ETCD_USER", "LLMGW_ETCD_PASSWORD", "LLMGW_PIN", "LLMGW_CA"}
     env = {k: v for k, v in os.environ.items() if k not in mine}
     return env | ({"LLMGW_NODE_TOKEN": token} if token else {})
 

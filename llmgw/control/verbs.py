@@ -155,6 +155,7 @@ async def clear(control: Control, name: str) -> Json:
     """Forget the failures of a model, and what its runs held; named by itself, an alias or one of its replicas."""
 
     def fold(now: float) -> Json:
+        leading(control)
         model = _model_of(control, name)
         failures = len(control.state.failures.get(model, ()))
         held = learn.peak_bytes(control.state, model)
@@ -191,6 +192,7 @@ async def forget(control: Control, name: str) -> Json:
     """Remove a node that will not come back; what it ran is not counted any more (A47)."""
 
     def fold(now: float) -> None:
+        leading(control)
         node = control.state.nodes.get(name)
         if node is None:
             unknown("node", name, sorted(control.state.nodes))
@@ -210,6 +212,7 @@ async def end(control: Control) -> Json:
     """Have all engines drained and stopped; says how many still run. Asking again asks only that."""
 
     def fold(now: float) -> None:
+        leading(control)
         if not control.state.ending:
             control.story.tell(
                 "ending", "an operator asked for all engines to end", level="warning"

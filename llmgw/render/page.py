@@ -6,6 +6,7 @@ Answers for: how something looks. It may not know what it shows; state words car
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -13,6 +14,7 @@ from typing import NamedTuple, TextIO
 
 #: Looks, as terminals are told of them (ECMA-48, Select Graphic Rendition).
 BAD, WARN, GOOD, DIM, HEAD = "1;31", "33", "32", "2", "1"
+_SGR = re.compile(r"\x1b\[[0-9;:]*m")
 #: Between two columns, and what a column keeps when there is little room.
 GAP, LEAST = 2, 8
 #: First word of a cell -> how it looks where there is colour.
@@ -90,6 +92,13 @@ def _spelled(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def quoted(line: str) -> str:
+    """A line of an engine's log: its colours are left out, and what else would steer a terminal is spelled out."""
+    if line.isprintable():
+        return line
+    return "\t".join(map(_spelled, _SGR.sub("", line).split("\t")))
 
 
 def plain(page: Iterable[Table | str]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from scripts.documents.base import Digest, Part, Time
-from scripts.documents.others import Catalog, Known
+from scripts.documents.others import Catalog, Known, NodeToken
 from scripts.documents.status import Leader
 
 
@@ -123,6 +123,25 @@ class CatalogUsed(Part, frozen=True, kw_only=True):
     version: str
     changes: list[str]
     paused: str | None
+
+
+class TokenList(Part, frozen=True, kw_only=True):
+    tokens: list[NodeToken]
+
+
+class TokenMade(Part, frozen=True, kw_only=True):
+    """`urls`: where other boxes find control, each with the hash of its certificate behind a #."""
+
+    name: str
+    token: str
+    urls: list[str]
+
+
+class TokenRevoked(Part, frozen=True, kw_only=True):
+    """`nodes`: whose sessions end with it."""
+
+    revoked: str
+    nodes: list[str]
 
 
 class KeyList(Part, frozen=True, kw_only=True):

@@ -80,3 +80,6 @@ REVOKE = mapping(
 STANDBY = mapping(
     "name", name=TEXT, url=TEXT, version=TEXT, catalog=TEXT, nodes={"type": "array", "items": TEXT}
 )
+TOKEN = mapping(
+    name={"anyOf": [NAME, {"type": "null"}]}, new={"type": "boolean"}, example={"name": "box2"}
+) | {"additionalProperties": False}

@@ -1,4 +1,4 @@
-"""The small documents: catalog check, doctor, events, import, keys, version, wait."""
+"""The small documents: catalog check, doctor, events, import, keys, node tokens, version, wait."""
 
 from __future__ import annotations
 
@@ -111,4 +111,33 @@ class Wait(Document, frozen=True, kw_only=True, rename={"until": "for"}):
     state: str
 
 
-DOCUMENTS = (Version, CatalogCheck, Catalog, Doctor, Events, Import, Key, Keys, Wait)
+class Token(Document, frozen=True, kw_only=True):
+    """What the next box needs to join; `line` is all of it, to paste there. `pin`: null where control is plain HTTP."""
+
+    SCHEMA: ClassVar[str] = "llmgw.token/1"
+
+    name: str
+    token: str
+    urls: list[str]
+    pin: str | None
+    line: str
+
+
+class NodeToken(Part, frozen=True, kw_only=True):
+    """`node` and `node_id` are null until one has joined with it. `shared`: any node may have it."""
+
+    name: str
+    node: str | None
+    node_id: str | None
+    shared: bool
+
+
+class Tokens(Document, frozen=True, kw_only=True):
+    SCHEMA: ClassVar[str] = "llmgw.tokens/1"
+
+    tokens: list[NodeToken]
+
+
+DOCUMENTS = (
+    Version, CatalogCheck, Catalog, Doctor, Events, Import, Key, Keys, Token, Tokens, Wait,
+)  # fmt: skip

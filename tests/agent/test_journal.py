@@ -39,6 +39,19 @@ RECORD = Record(
 )
 
 
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is waited for on the disk, by name, from now on."""
+    names: list[str] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        names.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return names
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path)
@@ -303,3 +316,42 @@ def test_what_was_released_is_remembered_for_this_boot_only(journal: Journal) ->
     journal.write(before)
     journal.delete(RECORD.key)
     assert journal.released("boot-1") == frozenset()
+
+
+def test_only_what_is_about_to_be_spawned_is_waited_for(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F42, P9: an intent and its name are on the disk before the exec, what follows by `settle`; all is whole."""
+    names, name = synced(monkeypatch), file_of(journal).name
+    intent = replace(RECORD, state="pending", intent=True, pid=None)
+    journal.write(intent)
+    assert names == [f"{name}.new", "records"]
+    journal.write(RECORD)
+    journal.write(replace(RECORD, state="draining"))
+    assert names[2:] == []
+    again = Journal(journal.folder.parent)  # a killed agent's successor
+    assert [r.state for r in again.load().records] == ["draining"]
+    names.clear()
+    journal.settle()
+    assert names == [name, "records"]
+    journal.write(replace(intent, attempt=2))
+    journal.settle()
+    assert names[2:] == [f"{name}.new", "records"]
+
+
+def test_what_cannot_be_settled_is_tried_again_and_what_is_deleted_is_not(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for state in ("starting", "ready"):
+        journal.write(replace(RECORD, state=state))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "I/O error")))
+        journal.settle()
+    names = synced(monkeypatch)
+    journal.settle()
+    assert names == [file_of(journal).name, "records"]
+    journal.write(RECORD)
+    journal.delete(RECORD.key)
+    names.clear()
+    journal.settle()
+    assert names == ["records"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
@@ -211,6 +214,32 @@ def test_of_a_flood_less_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert logs.bound(records)
     os.close(fd)
     assert logs.tail("alpha-1/0", 99) == "xxthe end\n"
+
+
+def test_the_last_words_of_a_flood_are_kept_though_they_come_while_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of 1 GB that ended in the middle of a copy had no last line."""
+    monkeypatch.setattr("llmgw.agent.logs.LOG_MAX_BYTES", 80)
+    logs, records = Logs(tmp_path), {record().key: record()}
+    fd = logs.open_for_attempt("alpha-1/0")
+    assert not logs.bound(records)
+    os.write(fd, b"x" * 100)
+    opened = Path.open
+
+    def opens(path: Path, mode: str = "r", **k: Any) -> Any:
+        file = opened(path, mode, **k)
+        if path.suffix == ".cut" and mode == "wb":
+            kept = mock.Mock(wraps=file)
+            kept.flush.side_effect = lambda: os.write(fd, b"the end\n")
+            return contextlib.closing(kept)
+        return file
+
+    monkeypatch.setattr(Path, "open", opens)
+    assert logs.bound(records)
+    monkeypatch.undo()
+    os.close(fd)
+    assert logs.tail("alpha-1/0", 99) == "x" * 10 + "the end\n"
 
 
 def test_all_logs_of_a_node_are_bounded_together(

@@ -126,7 +126,9 @@ def test_one_that_floods_its_log(tmp_path: Path) -> None:
         base = f"http://{rig.settings['listen']}/v1/logs/alpha-1/0"
         for query in ("", "?previous=1"):
             text = httpx.get(base + query, trust_env=False).text
-            assert set(text.splitlines()) <= {"x" * 1023, first["model"], FLOOD_ENDS}, query
+            # What was written while it was cut may be lost, and tears a line.
+            said = {line for line in text.splitlines() if line.strip("x")}
+            assert said <= {first["model"], FLOOD_ENDS}, query
     finally:
         rig.close()
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from llmgw.agent import ports
+from llmgw.agent import diag, ports
 from scripts.ports import free_port
 
 
@@ -102,8 +104,61 @@ def test_the_closest_binding_counts() -> None:
             assert ports.owner(port, "127.0.0.1", [os.getpid()]) == ("ours", "")
 
 
+def by_states(port: int) -> set[tuple[str, str, int]]:
+    return {(s.address, s.state, s.inode) for s in ports.of_port(port)}
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", "AF_INET"), ("::1", "AF_INET6")])
+def test_the_kernel_and_its_tables_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, host: str, family: str
+) -> None:
+    """A listener, both ends of a connection, and one whose process is gone (sock_diag(7), proc_net_tcp(5))."""
+    if family == "AF_INET6" and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with socket.create_server((host, 0), family=getattr(socket, family)) as server:
+        port = port_of(server)
+        kept = socket.create_connection((host, port))
+        left = socket.create_connection((host, port))
+        accepted = [server.accept()[0] for _ in range(2)]
+        accepted[1].close()
+        with kept, left, accepted[0]:
+            asked = by_states(port)
+            give_up = time.monotonic() + 5
+            while not any(state == "05" for _, state, _ in asked) and time.monotonic() < give_up:
+                asked = by_states(port)  # its end is acknowledged by the kernel in its own time
+            with monkeypatch.context() as deaf:
+                deaf.setattr(diag, "sockets", no_answer)
+                assert by_states(port) == asked
+            assert {state for _, state, _ in asked} == {"0A", "01", "05"}
+            assert {address for address, _, _ in asked} == {host}
+            listening = [s.inode for s in diag.sockets(port, diag.LISTENING)]
+            assert listening == [os.fstat(server.fileno()).st_ino]
+
+
+def test_a_kernel_that_cannot_tell_is_told_apart_from_no_socket() -> None:
+    with pytest.raises(OSError, match="sock_diag"):
+        list(diag._dump(FakeLine(-2), socket.AF_INET, 1, diag.ALL))  # type: ignore[arg-type]
+
+
+class FakeLine:
+    """Answers as a kernel without inet_diag: an error, with its number."""
+
+    def __init__(self, error: int) -> None:
+        self.answer = struct.pack("=IHHIIi", 20, diag.ERROR, 0, 0, 0, error)
+
+    def send(self, _: bytes) -> None: ...
+
+    def recv(self, _: int) -> bytes:
+        return self.answer
+
+
+def no_answer(*_: object) -> list[diag.Found]:
+    raise OSError(2, "no inet_diag")
+
+
 def test_one_turn_of_the_event_loop_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty answers together; what changes by the next turn is seen in it."""
+    """Fifty answers together where the tables must be read; what changes by the next turn is seen in it."""
+    monkeypatch.setattr(diag, "sockets", no_answer)
     reads: list[Path] = []
 
     def read(path: Path) -> str:
@@ -125,6 +180,7 @@ def test_one_turn_of_the_event_loop_is_one_look(monkeypatch: pytest.MonkeyPatch)
         return first
 
     tables = asyncio.run(look())
+    assert tables
     reads.clear()
     for _ in range(2):
         ports.listeners(1, "127.0.0.1")

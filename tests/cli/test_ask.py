@@ -105,7 +105,16 @@ def test_nobody_and_somebody_who_says_nothing(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["box1:8801", "https://", "ftp://box1:8801", "http://", "http://box1:x", "http://box1:99999", ""]
+    "url",
+    [
+        "box1:8801",
+        "https://",
+        "ftp://box1:8801",
+        "http://",
+        "http://box1:x",
+        "http://box1:99999",
+        "",
+    ],
 )
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(UsageError, match="is not the address of control"):

@@ -79,7 +79,7 @@ DONE = {"path": "/etc/catalog.yaml", "version": "1", "changes": ["a: removed (re
 
 
 def test_a58_what_disturbs_nobody_is_applied_at_once(stub: Stub, file: Path) -> None:
-    stub.answers |= {"POST /api/v1/plan": plan(), "PUT /api/v1/catalog": DONE}
+    stub.answers |= {"POST /api/v1/plan?leader=1": plan(), "PUT /api/v1/catalog": DONE}
     said = llmgw("catalog", "apply", file)
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines() == [
@@ -89,7 +89,7 @@ def test_a58_what_disturbs_nobody_is_applied_at_once(stub: Stub, file: Path) -> 
         "/etc/catalog.yaml is in use, 1 change",
     ]
     assert stub.sent == [
-        ("POST /api/v1/plan", {"catalog": CATALOG}),
+        ("POST /api/v1/plan?leader=1", {"catalog": CATALOG}),
         ("PUT /api/v1/catalog", {"catalog": CATALOG}),
     ]
 
@@ -97,8 +97,8 @@ def test_a58_what_disturbs_nobody_is_applied_at_once(stub: Stub, file: Path) -> 
 def test_a49_a_yes_goes_with_the_digest_of_what_was_shown(
     stub: Stub, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stub.answers |= {"POST /api/v1/plan": plan(disturbs=1), "PUT /api/v1/catalog": DONE}
-    stub.answers |= {"GET /api/v1/plan": plan(disturbs=1), "POST /api/v1/catalog": DONE}
+    stub.answers |= {"POST /api/v1/plan?leader=1": plan(disturbs=1), "PUT /api/v1/catalog": DONE}
+    stub.answers |= {"GET /api/v1/plan?leader=1": plan(disturbs=1), "POST /api/v1/catalog": DONE}
     said = llmgw("catalog", "apply", file)
     assert said.code == 2
     assert said.err == (
@@ -108,7 +108,7 @@ def test_a49_a_yes_goes_with_the_digest_of_what_was_shown(
     assert "blocked" not in said.out  # a yes is one to the guard as well
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert llmgw("catalog", "apply", file).err.endswith("not confirmed, the catalog in use stays\n")
-    assert {what for what, _ in stub.sent} == {"POST /api/v1/plan"}
+    assert {what for what, _ in stub.sent} == {"POST /api/v1/plan?leader=1"}
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert llmgw("catalog", "apply", file).code == 0
     agreed = {"digest": DIGEST, "confirm": True}
@@ -136,7 +136,7 @@ def test_a58_a_mistake_is_said_before_anything_is_asked(
     assert said.code == 2
     assert "is 2 files, and control has one" in said.err
     assert stub.sent == []
-    stub.answers["GET /api/v1/plan"] = plan(problems=["c.yaml:1:1: no", "c.yaml:2:1: no"])
+    stub.answers["GET /api/v1/plan?leader=1"] = plan(problems=["c.yaml:1:1: no", "c.yaml:2:1: no"])
     said = llmgw("catalog", "apply", "--yes")
     assert (said.code, said.err) == (1, "llmgw: c.yaml:1:1: no\nc.yaml:2:1: no\n")
     assert stub.sent == []
@@ -150,9 +150,9 @@ def test_a48_a_yes_during_a_pause_says_what_stays(stub: Stub, file: Path) -> Non
     stub.answers["POST /api/v1/confirm"] = said | {"engines": []}
     out = llmgw("confirm", DIGEST).out.splitlines()
     assert out[1:] == ["paused: what would end stays until `llmgw resume`"]
-    stub.answers |= {"POST /api/v1/plan": plan(disturbs=1)}
+    stub.answers |= {"POST /api/v1/plan?leader=1": plan(disturbs=1)}
     stub.answers |= {"PUT /api/v1/catalog": DONE | {"paused": "since noon"}}
     out = llmgw("catalog", "apply", file, "--yes").out.splitlines()
     assert out[-1] == "paused: a-1 stays until `llmgw resume`"
-    stub.answers["POST /api/v1/plan"] = plan()
+    stub.answers["POST /api/v1/plan?leader=1"] = plan()
     assert "paused" not in llmgw("catalog", "apply", file).out

@@ -237,6 +237,10 @@ class Agent:
             return ()
         found = decode(answer.content, Commands).commands
         self.after = max([self.after, *(c.seq for c in found)])
+        for c in found:  # stored before it is obeyed, as `supervise.fence` has it
+            if c.epoch > self.report.epoch_seen:
+                token = {"epoch_seen": c.epoch, "leader_uuid": c.leader_uuid}
+                self.report = replace(self.report, **token)
         return found
 
     async def tell(

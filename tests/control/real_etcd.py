@@ -48,8 +48,10 @@ def program() -> Path:
 class RealEtcd:
     """One server; killed and started again it has what it had."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
+        """`more`: further words of its command line."""
         self.folder = folder
+        self.more = more
         self.port, self._peer = free_port(), free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -69,7 +71,7 @@ class RealEtcd:
                     *(str(program()), "--name", "n0", "--data-dir", str(self.folder / "etcd")),
                     *("--listen-client-urls", client, "--advertise-client-urls", client),
                     *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                    *("--initial-cluster", f"n0={peer}", "--unsafe-no-fsync"),
+                    *("--initial-cluster", f"n0={peer}", "--unsafe-no-fsync", *self.more),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

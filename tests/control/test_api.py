@@ -349,3 +349,45 @@ async def test_what_there_is_can_be_listed(bench: Bench) -> None:
         assert (await bench.get("/api/v1/leader"))["epoch"] == 1
         assert (await bench.get("/readyz"))["ready"]
         assert (await bench.get("/api/v1/catalog"))["models"][0]["name"] == "alpha"
+
+
+@scenario
+async def test_a_method_that_is_not_there_is_told_which_are(bench: Bench) -> None:
+    """RFC 9110, 15.5.6; of every route of a path, and Starlette knows the first only."""
+    async with bench.running():
+        answer = await bench.client.request("DELETE", "/api/v1/catalog")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST, PUT")
+        answer = await bench.client.request("GET", "/api/v1/models/alpha/wake")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+@scenario
+async def test_a_word_of_another_type_is_refused_and_not_taken_for_a_no(bench: Bench) -> None:
+    """`"dry_run": "true"` once carried out what it asked about."""
+    async with bench.running():
+        for path, body in (
+            ("models/beta/wake", {"dry_run": "true"}),
+            ("models/alpha/stop", {"force": 1}),
+            ("replicas/alpha/stop", {"force": "yes", "rank": 0}),
+            ("replicas/alpha/stop", {"rank": 0.5}),
+            ("adopt", {"allow_partial": "1"}),
+            ("adopt", {"node": "box1", "pid": 7, "as": "alpha/main", "dry_run": 0}),
+            ("catalog", {"confirm": "no"}),
+            ("catalog", {"digest": "not-one"}),
+            ("pause", {"why": 7}),
+            ("confirm", {"digest": 7}),
+        ):
+            refused = (await bench.post(f"/api/v1/{path}", body, status=400))["error"]
+            assert refused["code"] == "usage", path
+            assert refused["hint"], path
+        for query in (
+            "plan?allow_partial=maybe",
+            "events?follow=yes",
+            "events?after=1_0",
+            "events?after=",
+        ):
+            assert (await bench.get(f"/api/v1/{query}", 400))["error"]["hint"], query
+        assert not bench.control.state.woken_s
+        assert not bench.control.state.paused
+        # what JSON has as one number is one
+        await bench.post("/api/v1/replicas/alpha/stop", {"rank": 7.0}, status=404)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from llmgw.control.lease import LeaseLostError
+from llmgw.control.lease.etcd import EtcdLease
 from tests.control.test_lease_etcd import TTL_S, Rig, scenario
 
 PATHS = ("/v3/lease/grant", "/v3/lease/keepalive", "/v3/kv/txn")
@@ -34,6 +36,10 @@ def instead(what: Any, path: str) -> Callable[[str, Any], Any]:
     return lambda asked, said: what if asked == path else said
 
 
+def problem_or_lead(lease: EtcdLease) -> object:
+    return lease.problem or lease.held
+
+
 @pytest.mark.parametrize("what", NONSENSE, ids=str)
 def test_an_answer_that_is_none_makes_no_leader_and_ends_none(what: Any) -> None:
     """Of each call in turn: before it leads, and while it leads."""
@@ -43,20 +49,20 @@ def test_an_answer_that_is_none_makes_no_leader_and_ends_none(what: Any) -> None
         for path in PATHS:
             rig.etcd.instead = instead(what, path)
             a = rig.lease()
-            await rig.until(lambda a=a: a.problem or a.held)
+            await rig.until(partial(problem_or_lead, a))
             assert not a.held, f"it leads by {what} of {path}"
             assert not rig.tasks[-1].done()
             rig.etcd.instead = lambda _, said: said
-            await rig.until(lambda a=a: a.held)
+            await rig.until(partial(getattr, a, "held"))
             for path_then in PATHS[1:]:
                 rig.etcd.instead = instead(what, path_then)
                 await rig.renews(a)
-                await rig.until(lambda a=a: a.problem)
+                await rig.until(partial(getattr, a, "problem"))
                 a.renew()  # not lost: nobody else has it
                 rig.etcd.clock.now += TTL_S * 2 / 3
                 assert not a.held
                 rig.etcd.instead = lambda _, said: said
-                await rig.until(lambda a=a: a.held)
+                await rig.until(partial(getattr, a, "held"))
                 assert a.problem == ""
             await rig.killed()
             rig.etcd.clock.now += 2 * TTL_S

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from llmgw.control import intent
@@ -197,7 +199,8 @@ async def test_f22_f27_nothing_is_handed_out_after_the_deadline(bench: Bench) ->
     async with bench.running() as control:
         agent = Agent(bench)
         await agent.register()
-        await bench.later(1)
+        await settled(bench, agent)
+        await bench.passes(20, agent)
         assert bench.orders(agent) == ["start"]
         hand.until = bench.clock.now + 3.0
         bench.clock.now += 3.0
@@ -220,6 +223,7 @@ async def test_f30_without_its_store_a_leader_serves_and_leads_again_under_a_new
         agent = Agent(bench)
         agent.runs(engine())
         await agent.register()
+        await settled(bench, agent)
         await bench.passes(20, agent)
         version = control.routes.version
         hand.until, hand.problem = bench.clock.now, "etcd does not answer"
@@ -285,6 +289,45 @@ async def test_f21_a_report_from_before_the_fence_does_not_count(bench: Bench) -
         assert bench.connected("box1")
 
 
+@pytest.mark.parametrize("kind", ["etcd", "file"])
+def test_a42_a_registration_from_before_the_old_leaders_start_does_not_count(
+    kind: str, tmp_path: Path
+) -> None:
+    """Its call is late: it says that nobody commanded its agent and nothing runs there, and an engine does by now."""
+
+    @scenario
+    async def story(bench: Bench) -> None:
+        hand = with_lease(bench)
+        hand.name = kind
+        bench.settings = replace(bench.settings, standby=True)
+        async with bench.running():
+            hand.comes()
+            await bench.later(1)
+            agent = Agent(bench)
+            await agent.register()
+            await bench.later(1)
+            assert bench.orders(agent) == ["report"], "no second engine"
+            agent.runs(engine())
+            assert [type(c) for c in await agent.poll()] == [SendReport]
+            assert await agent.register() == {"alpha-1/0": "adopt"}
+            await bench.passes(20, agent)
+            assert bench.orders(agent) == []
+
+    story(tmp_path)
+
+
+@scenario
+async def test_a47_of_the_first_epoch_there_is_nobody_to_fence_off(bench: Bench) -> None:
+    """A first start waits for no second report; who obeyed another leader refuses the first epoch of ours."""
+    hand = with_lease(bench, held=True)
+    hand.epochs = [1]
+    async with bench.running():
+        agent = Agent(bench)
+        await agent.register()
+        await bench.later(1)
+        assert bench.orders(agent) == ["start"]
+
+
 @scenario
 async def test_the_leader_shows_who_stands_by_and_how_far_behind(bench: Bench) -> None:
     with_lease(bench, held=True)
@@ -316,6 +359,8 @@ async def test_what_operators_said_to_the_leader_before_counts(bench: Bench) -> 
     async with bench.running():
         agent = Agent(bench)
         await agent.register()
+        await settled(bench, agent)
+        await bench.passes(20, agent)
         await bench.post("/api/v1/pause", {"why": "moving house"})
         assert b"moving house" in hand.intent
         assert hand.waited == len(hand.intent), "he is told when it is left, not before"
@@ -325,6 +370,7 @@ async def test_what_operators_said_to_the_leader_before_counts(bench: Bench) -> 
         silent = Agent(bench, "box2")
         silent.runs(engine("beta-1", "beta"))
         await silent.register()
+        await settled(bench, silent)
         await bench.passes(20, agent)
         left = hand.intent
         assert key["key"].encode() not in left

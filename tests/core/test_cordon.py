@@ -13,7 +13,7 @@ from llmgw.core.place import NoRoom, Placement, place
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.catalog import Model
+from llmgw.core.types.catalog import Model, Scaling
 from llmgw.core.types.messages import NodeReport, Resources, ShardReport
 from llmgw.core.types.plan import DrainReplica, NapReplica, Plan, StartReplica, Wait
 from llmgw.core.types.sleep import Asleep
@@ -380,3 +380,17 @@ def test_a63_a_sleeper_elsewhere_is_woken_for_the_one_that_moves() -> None:
     plan = of(picture(lazy, node("box1", engine()), node("box2", falling)))
     assert waits(plan) == [f"moves, box1 is drained {SAID}; alpha-2 is falling asleep on box2"]
     assert drains(plan) == []
+
+
+def test_a65_just_after_a_start_of_control_it_waits_until_it_is_known_who_is_idle() -> None:
+    """A drain in the first minute ended what `min` wants, though an idle one would have made way a moment later."""
+    lazy = model("lazy", profile(**NEED), scaling=Scaling(min=0, min_up_s=0.0, idle_timeout_s=1e6))
+    need = Resources(gpu_memory_bytes=20 * GIB)
+    there = shard("lazy-1/0", gpus=("box2-0",), port=18009, resources=need)
+    state = running(catalog(ONE, lazy), node("box1", engine()), node("box2", there))
+    state = told(state, "box1")
+    assert drains(of(state, 20.0)) == []
+    (why,) = waits(of(state, 20.0))
+    assert "lazy-1 is busy (control started 20 s ago, a gateway may not have said yet" in why
+    (a,) = [a for a in of(state, 60.0).actions if isinstance(a, DrainReplica)]
+    assert (a.replica, a.reason) == ("lazy-1", "evict")

@@ -28,6 +28,7 @@ from llmgw.core.types.node import (
     Spawned,
     SpawnFailed,
     TreeSeen,
+    WriteRecord,
 )
 from llmgw.core.types.record import Record
 from tests.core.agent_bench import C1, GIB, GPU0, GPU1, KEY, Bench, on_gpu, start
@@ -90,6 +91,18 @@ def test_a_quick_loader_without_figures() -> None:
     b = Bench().start().spawned().probe("loading").probe("loading")
     assert b.record.state == "loading"
     assert b.probe(compute=Compute(layers_gpu=3)).record.compute == Compute(layers_gpu=3)
+
+
+def test_that_it_loads_is_told_and_not_journaled() -> None:
+    """A write is a wait between a client and its first token (P9); another agent's first probe tells it again."""
+    b = Bench().start().spawned()
+    assert b.of(WriteRecord)
+    b.probe("loading")
+    assert (b.of(WriteRecord), b.changed()) == ([], (KEY,))
+    again = b.restarted().identified(leader="same", pid=4711, start_ticks=99)
+    assert again.record.state == "starting"
+    assert again.tick(0.01).probe("loading").record.state == "loading"
+    assert b.probe().one(WriteRecord).record.state == "ready"
 
 
 def test_a_spawn_that_fails() -> None:

@@ -35,7 +35,9 @@ def sources() -> Path:
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         archive.extractall(made, filter="data")
     about = made / "llmgw" / "__init__.py"
-    about.write_text(about.read_text().replace('__version__ = "0.1.0"', f'__version__ = "{VERSION}"'))
+    about.write_text(
+        about.read_text().replace('__version__ = "0.1.0"', f'__version__ = "{VERSION}"')
+    )
     assert VERSION in about.read_text()
     made.rename(FOLDER)
     return FOLDER

@@ -62,7 +62,8 @@ def test_a70_a71_found_taken_over_kept_and_stopped_and_the_shell_lives(make: Mak
         assert row["differs"] == []
         said = fleet.llmgw("adopt", "--dry-run")
         assert said.returncode == 0, said.stdout  # a stranger is no difference
-        assert f"matches main: {line}" in said.stdout
+        assert "matches main\n" in said.stdout
+        assert f"\ntake over: {line}\n" in said.stdout
         assert f"pid {pid}" in next(x for x in said.stdout.splitlines() if "? foreign" in x)
         code, document = take(fleet, pid, "--dry-run")
         assert (code, document["taken"]) == (0, False)
@@ -120,6 +121,9 @@ def test_a71_what_differs_is_refused_two_calls_are_one_and_one_too_many_is_none(
         assert [code for code, _ in answers] == [0, 0]
         assert len({document["shard"] for _, document in answers}) == 1
         assert len(fleet.replicas("alpha")) == 1
+        row = shown(fleet, other)
+        assert (row["matches"], row["adopt"]) == ("alpha/main", None), "it would only be refused"
+        assert "alpha has 1 of max 1 replicas" in row["in_the_way"]
         code, document = take(fleet, other)
         assert (code, document["taken"]) == (1, False)
         assert "alpha has 1 of max 1 replicas" in document["why"]
@@ -137,7 +141,7 @@ def differs(fleet: Fleet, pid: int) -> None:
     lines = [" ".join(x.split()) for x in said.stdout.splitlines()]
     assert "--tokens 3 4 ! differs" in lines
     assert "--log-flood nothing 10 ! differs" in lines
-    assert "hint: stop it and let llmgw start it" in said.stdout
+    assert "hint: stop it and let llmgw start it" in said.stderr
 
 
 def wrong_words(fleet: Fleet, pid: int) -> None:

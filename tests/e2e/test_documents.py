@@ -51,6 +51,9 @@ def fleet(make: Make) -> Fleet:
 def test_every_verb_with_json(fleet: Fleet, tmp_path: Path) -> None:
     swap = tmp_path / "config.yaml"
     swap.write_text(SWAP)
+    there = tmp_path / "there"  # of a control that listened beyond loopback
+    there.mkdir()
+    (there / "url").write_text("http://127.0.0.1:8801\nhttp://10.0.0.10:8801\n")
     seen = {
         type(judged(fleet.llmgw(*words, "-o", "json"))).SCHEMA
         for words in (
@@ -59,6 +62,7 @@ def test_every_verb_with_json(fleet: Fleet, tmp_path: Path) -> None:
             ("catalog", "check", fleet.catalog), ("catalog", "show", fleet.catalog), ("doctor",), ("version",),
             ("key", "add", "client", "--model", "alpha", "--in-flight", "2", "--per-minute", "9", "--upstream"),
             ("key", "list"), ("import", "llama-swap", swap),
+            ("token", "list"), ("token", "--inventory", there / "inventory.db"),
         )
     }  # fmt: skip
     assert set(DOCUMENTS) - seen == {"llmgw.takeover/1"}, "tests/e2e/test_by_hand.py has that one"

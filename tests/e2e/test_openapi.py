@@ -71,8 +71,8 @@ def test_control_does_what_it_says(guarded: Fleet, tmp_path: Path) -> None:
             str(PROGRAM), "--config-file", str(config), "run", str(strict), "--url", url,
             "--max-examples", str(EXAMPLES), "--seed", str(SEED), "--no-color",
         ],
-        cwd=tmp_path, env=guarded.env | {"TOKEN": TOKEN, "REPLICA": replica}, capture_output=True, text=True, timeout=100,
-        check=False,
+        cwd=tmp_path, env=guarded.env | {"TOKEN": TOKEN, "REPLICA": replica},
+        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     guarded.check_alive()

@@ -55,7 +55,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     fails = model(["sh", "-c", "exit 3"])
     fails["profiles"][0]["restart"] = {"max": 1, "window": "10m", "backoff": "1s"}
     folder = tmp_path_factory.mktemp("terminals")
-    wide = model(fake("--alias", LONG), gpus=1, gpu_memory="80GiB")
+    loud = r"""printf '\033]0;owned\007\033[31mred\033[0m\n'; exec "$$0" "$$@" """
+    wide = model(["sh", "-c", loud, *fake("--alias", LONG)], gpus=1, gpu_memory="80GiB")
     one = Fleet(folder, write_catalog(folder / "catalog.yaml", {LONG: wide, "fails": fails}))
     (folder / "gpus.json").write_text(json.dumps(GPUS))
     one.more["agent"] = ["--gpus", str(folder / "gpus.json")]

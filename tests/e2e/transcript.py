@@ -6,6 +6,7 @@ It may not know what a session is about.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import os
 import re
@@ -153,4 +154,6 @@ class Session:
         assert file is not None, (
             f"task {self.number} has no transcript: TRANSCRIPTS=rewrite records it"
         )
-        assert text == file.read_text(), "not as recorded; TRANSCRIPTS=rewrite records it anew"
+        both = (file.read_text().splitlines(), text.splitlines())
+        diff = "\n".join(difflib.unified_diff(*both, "recorded", "now", lineterm=""))
+        assert not diff, f"{diff}\nTRANSCRIPTS=rewrite records it anew"

@@ -27,7 +27,6 @@ def test_good_settings() -> None:
         ({"listen_fd": 3}, "listens on an address or on an inherited socket"),
         ({"workers": 0}, "--workers 0 is not from 1 to 256"),
         ({"controls": ()}, "needs a control"),
-        ({"controls": ("https://box1:8801",)}, "https is not supported yet"),
         ({"controls": ("box1:8801",)}, "is not a URL of control"),
         ({"controls": ("http://box1:8801/path",)}, "is not a URL of control"),
         ({"listen": "8800"}, "is not HOST:PORT"),

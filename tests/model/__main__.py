@@ -10,7 +10,7 @@ import sys
 import time
 
 from tests.model.explore import explore
-from tests.model.rules import PLANTED, RIGHT, Rules
+from tests.model.rules import PLANTED, Rules
 from tests.model.steps import LEASES, Model
 from tests.model.values import Faults
 
@@ -23,15 +23,12 @@ def main() -> int:
     asked.add_argument("--running", action="store_true", help="begin with one engine running")
     asked.add_argument("--faults", default="lapses=1", help=f"of {', '.join(Faults._fields)}")
     asked.add_argument("--planted", choices=sorted(PLANTED), help="with this rule taken out")
-    asked.add_argument(
-        "--right", action="store_true", help="registrations are judged by `asked_anew`"
-    )
     asked.add_argument("--depth", type=int, default=10**9)
     asked.add_argument("--worlds", type=int, default=10**9)
     said = asked.parse_args()
     pairs = (pair.split("=") for pair in said.faults.split(",") if pair)
     faults = Faults(**{name: int(count) for name, count in pairs})
-    rules = PLANTED[said.planted] if said.planted else RIGHT if said.right else Rules()
+    rules = PLANTED[said.planted] if said.planted else Rules()
     model = Model(said.lease, rules, said.controls)
     world = (model.running if said.running else model.start)(said.nodes, faults)
     began = time.process_time()

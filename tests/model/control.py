@@ -93,7 +93,7 @@ def leads(rules: Rules, control: Ctl, epoch: int, uuid: str, known: frozenset[st
 
 def rises(control: Ctl, epoch: int) -> Ctl:
     """As `Leads.fence`: the lease is still its own, an agent has seen an epoch that its own is not above."""
-    return control._replace(state=box(replace(control.state.value, epoch=epoch)))
+    return control._replace(state=box(replace(control.state.value, epoch=epoch, outdated=True)))
 
 
 def quiet(control: Ctl) -> Turn:

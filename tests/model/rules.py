@@ -22,10 +22,11 @@ Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
 
 
 def _leads(state: State, lease: str) -> Leads:
-    """As much of one as its questions look at."""
-    return cast(
-        "Leads", SimpleNamespace(state=state, leading=True, lease=SimpleNamespace(name=lease))
-    )
+    """As much of one as its questions look at. Of a `file` it is one of two, `lone` is a file's only one."""
+    its = SimpleNamespace(name="etcd" if lease == "etcd" else "file")
+    settings = SimpleNamespace(standby=lease == "file")
+    stub = SimpleNamespace(state=state, leading=True, lease=its, settings=settings)
+    return cast("Leads", stub)
 
 
 def outranked(state: State, lease: str, report: NodeReport) -> bool:
@@ -98,29 +99,18 @@ def trusting(state: State) -> State:
     return replace(state, nodes=nodes, settled_s=state.started_s)
 
 
-def asked_anew(state: State, lease: str, report: NodeReport) -> bool:  # noqa: ARG001 - of any lease
-    """No report counts that was taken before its agent stored our epoch, unless nobody led before.
-
-    A lone control of a file may do without: an agent closes its session with a control before it reports to that one.
-    """
-    token = (report.epoch_seen, report.leader_uuid)
-    return state.epoch > 1 and token != (state.epoch, state.leader_uuid)
-
-
 def never(*_: Any) -> bool:
     return False
 
 
-#: As llmgw is, but for what `Leads.unfenced` lets by (test_model.py has the story).
-RIGHT = Rules(unfenced=asked_anew)
 PLANTED = {
-    "no fence": RIGHT._replace(supervise=any_epoch),
-    "no rule for equal epochs": RIGHT._replace(supervise=any_leader),
-    "an old session's queue": RIGHT._replace(supervise=any_session),
-    "decides before the answer": RIGHT._replace(promoted=trusting),
-    "takes any report": RIGHT._replace(unfenced=never),
-    "not above what agents tell": RIGHT._replace(
+    "no fence": Rules()._replace(supervise=any_epoch),
+    "no rule for equal epochs": Rules()._replace(supervise=any_leader),
+    "an old session's queue": Rules()._replace(supervise=any_session),
+    "decides before the answer": Rules()._replace(promoted=trusting),
+    "takes any report": Rules()._replace(unfenced=never),
+    "not above what agents tell": Rules()._replace(
         outranked=never, above=lambda stored, _seen: 1 + stored
     ),
-    "two files are one": RIGHT._replace(supervise=any_file),
+    "two files are one": Rules()._replace(supervise=any_file),
 }

@@ -49,7 +49,8 @@ class Model:
     def __init__(self, lease: str, rules: Rules | None = None, count: int = 2) -> None:
         self.lease = lease
         self.leases = LEASES[lease][:count]
-        self.kind = "etcd" if lease == "etcd" else "file"
+        own = lease == "files" or count == 1
+        self.kind = "lone" if own and lease != "etcd" else lease
         self.rules = rules or Rules()
         #: a lone control has nobody to fence off, of two files each has its own node
         self.fenced = count > 1 and lease != "files"

@@ -25,11 +25,15 @@ from tests.systemd.fleet import Load
 
 PYTHON = Path("/usr/bin/python3")
 LIBRARY = Path("/usr/lib") / PYTHON.resolve().name
+#: What programs built for an older glibc name.
+STUBS = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6")
 NAME = "localhost/llmgw:test"
 BASE = "localhost/base:1"
 pytestmark = [
     needs("podman", "runc", "ldd"),
-    pytest.mark.skipif(not (package.DIST / "llmgw").exists(), reason="no build/dist/llmgw (make binary)"),
+    pytest.mark.skipif(
+        not (package.DIST / "llmgw").exists(), reason="no build/dist/llmgw (make binary)"
+    ),
     pytest.mark.skipif(not LIBRARY.is_dir(), reason=f"no {LIBRARY} to make a base image of"),
 ]
 
@@ -40,7 +44,11 @@ def libraries(*files: Path) -> set[str]:
 
 
 def base(podman: Bed) -> None:
-    programs = [Path("/bin/sh"), PYTHON, *(Path("/usr/bin") / n for n in ("env", "mkdir", "chmod", "sed", "uname"))]
+    programs = [
+        Path("/bin/sh"),
+        PYTHON,
+        *(Path("/usr/bin") / n for n in ("env", "mkdir", "chmod", "sed", "uname")),
+    ]
     compiled = list((LIBRARY / "lib-dynload").glob("*.so"))
     path = podman.folder / "base.tar"
     with tarfile.open(path, "w") as tar:
@@ -48,7 +56,10 @@ def base(podman: Bed) -> None:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             tar.addfile(folder)
-        for file in sorted({*map(str, programs), *libraries(*programs, *compiled)}):
+        needed = libraries(*programs, *compiled)
+        beside = {str(Path(p).parent) for p in needed if p.endswith("libc.so.6")}
+        stubs = {f"{d}/{n}" for d in beside for n in STUBS if Path(d, n).exists()}
+        for file in sorted({*map(str, programs), *needed, *stubs}):
             tar.add(os.path.realpath(file), file)
         tar.add(LIBRARY, str(LIBRARY), filter=_no_tests)
     path_line = "ENV PATH=/usr/local/bin:/usr/bin:/bin"
@@ -57,7 +68,11 @@ def base(podman: Bed) -> None:
 
 
 def _no_tests(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if re.search(r"/(test|__pycache__|config-[^/]*|ensurepip|idlelib)$", item.name) else item
+    return (
+        None
+        if re.search(r"/(test|__pycache__|config-[^/]*|ensurepip|idlelib)$", item.name)
+        else item
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +80,52 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     with bed(tmp_path_factory.mktemp("podman")) as made:
         base(made)
         file = ROOT / "packaging/container/Containerfile"
-        words = ["build", "--layers=false", "--network", "none", "--build-arg", f"BASE={BASE}", "-t", NAME, "-f", str(file), str(ROOT)]
+        words = [
+            "build",
+            "--layers=false",
+            "--network",
+            "none",
+            "--build-arg",
+            f"BASE={BASE}",
+            "-t",
+            NAME,
+            "-f",
+            str(file),
+            str(ROOT),
+        ]
         made.podman(*words)
         yield made
 
 
 def test_another_container_adopts(podman: Bed, tmp_path: Path) -> None:
     """`rm -f` of control's container cuts nothing and ends nothing; the next one has the same engine."""
-    fleet = Fleet(tmp_path, write_catalog(tmp_path / "catalog.yaml", {"alpha": model(fake("--alias", "alpha"))}))
+    fleet = Fleet(
+        tmp_path,
+        write_catalog(tmp_path / "catalog.yaml", {"alpha": model(fake("--alias", "alpha"))}),
+    )
     place = {name: url.removeprefix("http://") for name, url in fleet.urls.items()}
-    volumes = ["-v", f"{tmp_path}/state:/var/lib/llmgw", "-v", f"{fleet.catalog}:/etc/llmgw/catalog.yaml:ro"]
+    volumes = [
+        "-v",
+        f"{tmp_path}/state:/var/lib/llmgw",
+        "-v",
+        f"{fleet.catalog}:/etc/llmgw/catalog.yaml:ro",
+    ]
     (tmp_path / "state").mkdir()
 
     def run(name: str, *words: str) -> None:
         podman.podman("run", "-d", "--name", name, "--network", "host", *volumes, NAME, *words)
 
     def control(name: str) -> None:
-        run(name, "control", "--gateway", "none", "--listen", place["control"], "--settle-timeout", "5s")
+        run(
+            name,
+            "control",
+            "--gateway",
+            "none",
+            "--listen",
+            place["control"],
+            "--settle-timeout",
+            "5s",
+        )
 
     def engine() -> int | None:
         found = fleet.replicas("alpha")
@@ -114,7 +158,12 @@ def said_by(podman: Bed, name: str) -> str:
     """Both streams; a failed test shows them."""
     words = ["podman", "logs", name]
     return subprocess.run(
-        words, env=os.environ | podman.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        words,
+        env=os.environ | podman.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     ).stdout[-2000:]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from llmgw import __version__
 from scripts import package
 from scripts.fleet import wait_for
 from tests.beds import needs, nspawn
@@ -47,9 +48,17 @@ class Packed(UnitFleet):
         subprocess.run(["dpkg-deb", "-R", str(DEB[0]), str(tree)], check=True)
         control = tree / "DEBIAN" / "control"
         text = control.read_text()
-        assert (old := f"Version: {package.__version__}\n") in text
+        old = f"Version: {__version__}\n"
+        assert old in text
         control.write_text(text.replace(old, "Version: 99.0\n"))
-        build = ["dpkg-deb", "--root-owner-group", "-Znone", "-b", str(tree), str(folder / "next.deb")]
+        build = [
+            "dpkg-deb",
+            "--root-owner-group",
+            "-Znone",
+            "-b",
+            str(tree),
+            str(folder / "next.deb"),
+        ]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
 
     @override
@@ -118,6 +127,22 @@ def test_its_life(box: Packed) -> None:
 
 def _gateway_owns_no_code(box: Packed) -> None:
     """What root runs is root's: a gateway of its own has another user, and unpacks the program for itself."""
-    of_others = box.machine.run("find", "-L", "/var/cache/llmgw", "!", "-user", "root", "-o", "-perm", "/022", "!", "-type", "l")
+    of_others = box.machine.run(
+        "find",
+        "-L",
+        "/var/cache/llmgw",
+        "!",
+        "-user",
+        "root",
+        "-o",
+        "-perm",
+        "/022",
+        "!",
+        "-type",
+        "l",
+    )
     assert not of_others
-    assert box.machine.run("stat", "-L", "-c", "%U", "/var/cache/llmgw-gateway").strip() == "llmgw-gateway"
+    assert (
+        box.machine.run("stat", "-L", "-c", "%U", "/var/cache/llmgw-gateway").strip()
+        == "llmgw-gateway"
+    )

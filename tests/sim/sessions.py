@@ -81,9 +81,10 @@ class Sessions:
         session = Session(f"{control.uuid}.{self._count}", report, peer, now)
         self.of[report.node] = session
         ours = report.epoch_seen == state.epoch and report.leader_uuid == control.uuid
-        session.fenced = ours or self.sim.lease.kind == "file" or session.read_only
-        # Nobody ever commanded one that has seen no epoch: there is nobody to fence off.
-        if session.fenced or report.epoch_seen == 0 or control.standing:
+        # Of epoch 1 nobody led before, and a file's control here has no standby: there is nobody to fence off.
+        nobody = state.epoch == 1 or self.sim.lease.kind == "file"
+        session.fenced = ours or nobody or session.read_only
+        if session.fenced or control.standing:
             self._fold(state, report)
         if not session.fenced and not control.standing:
             self.send(report.node, m.SendReport())
@@ -193,7 +194,7 @@ class Sessions:
         if not control.keep_epoch(epoch):
             control.crash("no higher epoch can be stored", again_s=RESTART_S)
             return
-        control.state = replace(control.picture, epoch=epoch)
+        control.state = replace(control.picture, epoch=epoch, outdated=True)
         for node, session in self.of.items():
             session.fenced = False
             self.send(node, m.SendReport())

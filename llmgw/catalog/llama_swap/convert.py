@@ -21,7 +21,7 @@ _FILE = {
     "store": "counters are at /metrics for Prometheus; nothing about a request is stored",
     "metricsMaxInMemory": "counters are at /metrics for Prometheus",
     "captureBuffer": "prompts and answers are never stored",
-    "ui": "`llmgw status`",
+    "ui": "the page at control's address, and `llmgw status`",
     "performance": "GPUs and memory are in `llmgw status` and at /metrics",
     "startPort": "ports are the agent's: llmgw agent --ports FIRST-LAST",
     "sendLoadingState": "always on for streams, as comments that no client takes for text",

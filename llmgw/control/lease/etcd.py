@@ -78,7 +78,8 @@ class EtcdLease:
         return bool(self._created) and not self._lost and self._clock() < self._until
 
     def acquire(self, leader_uuid: str, above: int) -> int:
-        above = max(above, self._epochs.epoch())
+        with suppress(LlmgwError):  # a disk that cannot be read
+            above = max(above, self._epochs.epoch())
         if self._unused <= above:
             self._above = max(self._above, above)
             self._poke.set()
@@ -293,7 +294,9 @@ class EtcdLease:
     async def _txn(self, compare: list[Json], then: list[Json], otherwise: list[Json] = []) -> Json:  # noqa: B006 - read only
         body = {"compare": compare, "success": then, "failure": otherwise}
         told = await self._etcd.call("/v3/kv/txn", body)
-        if not number(told["header"]["revision"]):  # a no is what is left out, so is everything in what is no answer
+        if not number(
+            told["header"]["revision"]
+        ):  # a no is what is left out, so is everything in what is no answer
             raise ValueError(told["header"])
         return told
 

@@ -17,6 +17,7 @@ from llmgw.core.reconcile.ends import drained, stoppable
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.plan import NapReplica, Replica, Wait
+from llmgw.core.types.state import GATEWAY_GONE_S
 
 
 class _Sought(NamedTuple):
@@ -87,11 +88,17 @@ def _elsewhere(p: Pass, model: Model, lacking: int, because: str) -> _Sought:
 
 
 def _cleared(p: Pass, model: Model, why: str) -> bool:
-    """Whether idle on-demand replicas make way, as for any that `min` wants (A64); busy ones are not waited for."""
+    """Whether idle on-demand replicas make way, as for any that `min` wants (A64); busy ones are not waited for.
+
+    Just after a start of control nobody can tell who is idle, which is waited for.
+    """
     leaving = p.leaving(announced=True)
     way = evict.way(p.fleet, p.survey.replicas, evict.Asks(model, 0.0, why), leaving, p.now)
     if way.hold is None:
-        return False
+        unsure = way.then is not None and p.now - p.state.started_s < GATEWAY_GONE_S
+        if unsure:
+            p.actions.append(Wait(model=model.name, profile=model.profiles[0].name, why=way.why))
+        return unsure
     for r, said in way.go:
         if not nap.makes_room(p, model, r, said):
             p.actions.append(drained(r, stoppable(r.members), evict.REASON, said))

@@ -1,0 +1,143 @@
+"""What a table looks like through a pipe and on terminals of any width, with colour and without. Nothing is lost."""
+
+import io
+import re
+from collections import Counter
+
+import pytest
+from typing_extensions import override
+
+from llmgw.render import page
+from llmgw.render.page import Look, Table
+
+WHY = "a sentence that is much longer than a narrow terminal is wide, and must not be cut anywhere"
+PARTS: list[Table | str] = [
+    Table(("VERDICT", "WHY"), [["= adopt", "short"], ["- stop", WHY]]),
+    "a line",
+]
+
+
+def shown(look: Look) -> str:
+    out = io.StringIO()
+    page.show(PARTS, look, out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("plain, with a\ttab", "plain, with a\ttab"),
+        ("\x1b[1;31mred\x1b[0m and \x1b[38;5;208morange\x1b[m", "red and orange"),
+        ("\x1b]0;owned\x07 \x1b[2J 5%\r10%", r"\x1b]0;owned\x07 \x1b[2J 5%\r10%"),
+    ],
+)
+def test_an_engines_log_cannot_steer_the_terminal(line: str, said: str) -> None:
+    assert page.quoted(line) == said
+
+
+def test_a_pipe_gets_everything_plain() -> None:
+    said = shown(Look(terminal=False, color=False))
+    assert said == f"VERDICT  WHY\n= adopt  short\n- stop   {WHY}\na line\n"
+
+
+def test_a_terminal_wraps_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    said = shown(Look(terminal=True, color=False))
+    assert "\x1b" not in said
+    assert max(map(len, said.splitlines())) <= 40
+    assert WHY in " ".join(said.replace("- stop", "").split())
+
+
+NAMES = (
+    "gpt-oss-120b-mxfp4",
+    "gpt-oss-120b-mxfp4-7k2m",
+    "a-node-of-a-long-name",
+    "loading 63% eta 4m10s",
+)
+LONG = Table(("MODEL", "REPLICA", "NODE", "STATE", "WHERE"), [[*NAMES, "gpu 36/36"], [*NAMES, "-"]])
+
+
+@pytest.mark.parametrize("width", [12, 20, 40, 60, 80, 100, 200])
+@pytest.mark.parametrize("head", [LONG.head, ()])
+def test_no_width_loses_anything_or_is_overrun(
+    width: int, head: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, columns beyond the width were cut to their first letters, and those after them away."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = io.StringIO()
+    page.show([Table(head, LONG.rows)], Look(terminal=True, color=False), out)
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    said, whole = (
+        Counter(text.replace("-", "").replace(" ", "").replace("\n", ""))
+        for text in (out.getvalue(), "".join(cell for row in LONG.rows for cell in row))
+    )
+    assert whole <= said if head else whole == said
+    for cell in (*NAMES, "gpu 36/36"):
+        parts = re.split(r"[-\s]+", cell)
+        if width >= 40:
+            assert all(part in out.getvalue() for part in parts), (cell, out.getvalue())
+    if width >= 100:
+        assert len(out.getvalue().splitlines()) == 2 + bool(head)
+
+
+def test_letters_of_the_east_are_two_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = Table(("A", "B"), [["\u65e5\u672c", "x"], ["abcd", "y"]])
+    said = page.text([table], width=80).splitlines()
+    assert said == ["A     B", "\u65e5\u672c  x", "abcd  y"]
+
+
+def test_colour_repeats_what_the_words_say() -> None:
+    said = shown(Look(terminal=False, color=True))
+    assert "\x1b[" in said
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    assert [line.rstrip() for line in bare.splitlines()] == [
+        "VERDICT  WHY",
+        "= adopt  short",
+        f"- stop   {WHY}",
+        "a line",
+    ]
+
+
+class Screen(io.StringIO):
+    @override
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("choice", "no_color", "stream", "want"),
+    [
+        ("auto", "", Screen(), Look(terminal=True, color=True)),
+        ("auto", "1", Screen(), Look(terminal=True, color=False)),
+        ("never", "", Screen(), Look(terminal=True, color=False)),
+        ("always", "1", io.StringIO(), Look(terminal=False, color=True)),
+        ("auto", "", io.StringIO(), Look(terminal=False, color=False)),
+    ],
+)
+def test_who_gets_colour(
+    choice: str, no_color: str, stream: io.StringIO, want: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    assert page.look(choice, stream) == want
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(None, "-"), (-1, "0s"), (8, "8s"), (312, "5m12s"), (273600, "3d4h")]
+)
+def test_ages(seconds: float | None, said: str) -> None:
+    assert page.age(seconds) == said
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_others_said_cannot_steer_the_terminal(*, terminal: bool) -> None:
+    """Names and last words come from engines and other boxes."""
+    out = io.StringIO()
+    parts: list[Table | str] = [
+        Table(["NODE"], [["\x1b]0;owned\x07box\u202e"]]),
+        "one\ntwo \x1b[2J\x9b",
+    ]
+    page.show(parts, Look(terminal=terminal, color=False), out)
+    assert r"\x1b]0;owned\x07box\u202e" in out.getvalue()
+    assert "one\ntwo \\x1b[2J\\x9b\n" in out.getvalue()
