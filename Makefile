@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: wheel binary deb venv engine model test test-vllm test-clients clients beds soak check fmt docs demo bench lock clean preflight
+.PHONY: wheel binary deb venv engine model test test-vllm test-clients clients schemas editor beds soak check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -60,6 +60,16 @@ build/clients/.done: requirements-clients.lock | preflight
 	build/clients/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements-clients.lock
 	touch $@
 
+# What judges control's OpenAPI and our schemas; and the language server that editors use.
+schemas: build/schemas/.done
+build/schemas/.done: requirements-schemas.lock | preflight
+	echo "installing what judges schemas"
+	$(PYTHON) -m venv --clear build/schemas
+	build/schemas/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements-schemas.lock
+	touch $@
+editor:
+	npm install --silent --prefix build/editor yaml-language-server@1.25.0
+
 # Random histories of a fleet beyond those of CI, for as long as you like; each failure is a line, with its seed.
 MINUTES ?= 480
 soak: venv
@@ -81,6 +91,11 @@ wheel binary deb: venv
 bench: venv
 	$(BIN)/python -m bench.adopt
 	$(BIN)/python -m bench.agent
+	$(BIN)/python -m bench.place
+	$(BIN)/python -m bench.decide
+	$(BIN)/python -m bench.cli
+	$(BIN)/python -m bench.wake 3
+	$(BIN)/python -m bench.gateway --short
 
 fmt: venv
 	$(BIN)/ruff check --quiet --fix-only .
@@ -91,6 +106,8 @@ docs: venv
 	$(BIN)/python -m scripts.man
 	$(BIN)/python -m scripts.dashboard
 	$(BIN)/python -m scripts.schemas
+	$(BIN)/python -m scripts.openapi
+	$(BIN)/python -m scripts.llama_swap
 	$(BIN)/python -m scripts.completions
 	$(BIN)/python -m scripts.docs
 
@@ -102,6 +119,7 @@ lock: | preflight
 	build/lock/bin/uv pip compile $(LOCK) --upgrade --no-deps -o requirements-engine.lock requirements-engine.in
 	build/lock/bin/uv pip compile $(LOCK) --upgrade --no-deps -o requirements-demo.lock requirements-demo.in
 	build/lock/bin/uv pip compile $(LOCK) --upgrade -o requirements-clients.lock requirements-clients.in
+	build/lock/bin/uv pip compile $(LOCK) --upgrade -o requirements-schemas.lock requirements-schemas.in
 
 clean:
 	rm -rf $(VENV) build dist .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -197,8 +197,9 @@ class Join(NamedTuple):
     controls: tuple[str, ...] = ()
     trust: Trust = Trust()
     token: str = ""
-    #: as `--address` was given
+    #: as `--address` was given, and which one that was
     address: str = ""
+    last_address: str = ""
 
     def of(self, urls: Sequence[str]) -> Join:
         """It holds for its own controls only: nobody else is shown its token."""
@@ -212,7 +213,8 @@ def joined(folder: Path) -> Join:
         found = json.loads((folder / JOIN_FILE).read_bytes())
         trust = Trust(tuple(map(str, found["pins"])), str(found["ca"]))
         controls = tuple(map(str, found["controls"]))
-        return Join(controls, trust, str(found["token"]), str(found["address"]))
+        rest = (str(found[key]) for key in ("token", "address", "last_address"))
+        return Join(controls, trust, *rest)
     except (OSError, ValueError, LookupError, TypeError):
         return Join()
 

@@ -16,9 +16,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from llmgw.config import Trust
 from llmgw.errors import LlmgwError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +37,16 @@ _PLAIN = frozenset({
 })  # fmt: skip
 #: A handshake of ours that only looks whether there is TLS at all.
 LOOK_S = 2.0
+
+
+class Trust(Protocol):
+    """As `config.Trust`: hashes of certificates that may be shown; else a file of authorities, "" for the system's."""
+
+    @property
+    def pins(self) -> tuple[str, ...]: ...
+
+    @property
+    def ca(self) -> str: ...
 
 
 class PinError(ssl.SSLCertVerificationError):

@@ -32,7 +32,8 @@ def pair_of(settings: AgentSettings, *, loopback: bool) -> tls.Pair | None:
 
 def remember(settings: AgentSettings, urls: Sequence[str], here: str) -> None:
     """Once a control has taken us: what a restart has to know. Without a secret or a pin there is nothing to keep."""
-    kept = config.Join(tuple(urls), settings.trust, settings.token, settings.address_given)
+    where = (settings.address_given, settings.address)
+    kept = config.Join(tuple(urls), settings.trust, settings.token, *where)
     with suppress(OSError):  # it is told again; meanwhile the settings that were given hold
         _say(settings, here)
         if (kept.token or kept.trust.pins) and config.joined(settings.state_dir) != kept:
@@ -42,6 +43,7 @@ def remember(settings: AgentSettings, urls: Sequence[str], here: str) -> None:
                 "ca": kept.trust.ca,
                 "token": kept.token,
                 "address": kept.address,
+                "last_address": kept.last_address,
             }
             write_durably(settings.state_dir / config.JOIN_FILE, json.dumps(document).encode())
             log.info("kept for the next start", file=config.JOIN_FILE, controls=list(urls))
@@ -57,7 +59,7 @@ def _say(settings: AgentSettings, here: str) -> None:
 
 
 def towards(control: str) -> str:
-    """`--address auto`: the address of ours that packets to control leave from. Nothing is sent."""
+    """`--address auto`: the address of ours that packets to control leave from, "" for no way. Nothing is sent."""
     url = urlsplit(control)
     host, port = url.hostname or "", url.port or 1
     with suppress(OSError):
@@ -65,7 +67,7 @@ def towards(control: str) -> str:
         with closing(socket.socket(family, kind)) as sock:
             sock.connect(place)
             return str(sock.getsockname()[0])
-    return "127.0.0.1"
+    return ""
 
 
 def url_of(address: str, port: int, pair: tls.Pair | None) -> tuple[str, str]:

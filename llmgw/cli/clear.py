@@ -33,7 +33,7 @@ def clear(
     answer = ask.post(peer, f"/api/v1/replicas/{quote(name, safe='')}/clear")
     model = (answer or {}).get("model", name)
     # An older control does not count them.
-    learned = (answer or {}).get("learned")
+    learned = (answer or {}).get("learned") or 0
     if (answer or {}).get("failures") == 0 and not learned:
         typer.echo(f"{model} had no failures")
     elif (answer or {}).get("failures") == 0:

@@ -131,8 +131,12 @@ def agent(
     # Not LLMGW_STATE_DIR: that is the folder of all parts, of which `state_dir` takes agent/.
     folder = Path(str(state_dir or (file or {}).get("state_dir") or config.state_dir("agent")))
     controls, join = joined(given, folder)
-    given_where = given.text("address", join.address or "127.0.0.1")
-    where = towards(controls[0]) if given_where == "auto" else given_where
+    given_where = where = given.text("address", join.address or "127.0.0.1")
+    if where == "auto":
+        where = towards(controls[0]) or join.last_address  # before the network is up: as it was
+        if not where:
+            msg = f"--address auto: there is no way from here to {controls[0]}"
+            raise UsageError(msg, "look at the network, or give this box's address: --address ADDR")
     return run(
         AgentSettings(
             controls=controls,
@@ -219,7 +223,7 @@ def joined(given: config.Given, folder: Path) -> tuple[tuple[str, ...], config.J
     before = before.of(controls)
     token = config.token("LLMGW_NODE_TOKEN", folder / "node-token") or before.token
     trust = config.trust(given, *controls, before=before.trust)
-    return controls, config.Join(controls, trust, token, before.address)
+    return controls, before._replace(controls=controls, trust=trust, token=token)
 
 
 def _workers(given: config.Given) -> int:

@@ -160,12 +160,12 @@ class _Rows:
     def append(self, shown: Json, name: str, *, wide: bool) -> None:
         import time
 
-        from llmgw.render.page import text
+        from llmgw.render.page import plain
         from llmgw.render.status import page
 
         now_s = time.time()  # noqa: TID251 - ages on a screen are wall time
         told, aged = (
-            text(page(shown, name=name, wide=wide, now_s=at)).splitlines()
+            plain(page(shown, name=name, wide=wide, now_s=at)).splitlines()
             for at in (self._began_s, now_s)
         )
         keys = [" ".join(line.split()) for line in told]

@@ -170,7 +170,7 @@ class NodeTokens:
         """A stat a call. Unreadable, those known before stay: nobody is let in for it, nor shut out."""
         try:
             found = self.path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self._seen, self._tokens = None, {}
             return self._tokens
         except OSError as e:

@@ -83,7 +83,7 @@ def test_no_width_loses_anything_or_is_overrun(
 def test_letters_of_the_east_are_two_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     table = Table(("A", "B"), [["\u65e5\u672c", "x"], ["abcd", "y"]])
-    said = page.text([table], width=80).splitlines()
+    said = page.text([table], Look(terminal=True, color=False)).splitlines()
     assert said == ["A     B", "\u65e5\u672c  x", "abcd  y"]
 
 

@@ -11,9 +11,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
+from llmgw.control.files import StoreError
 from llmgw.control.lease import LeaseLostError
 from llmgw.control.lease.etcd import EtcdLease
+from tests.control.test_lease import Epochs
 from tests.control.test_lease_etcd import TTL_S, Rig, scenario
 
 PATHS = ("/v3/lease/grant", "/v3/lease/keepalive", "/v3/kv/txn")
@@ -148,3 +151,19 @@ async def test_f26_a_host_that_slept_does_not_act_before_it_asked(rig: Rig) -> N
     assert a.deadline(50.0) < 50.0  # type: ignore[operator]
     await rig.renews(a)
     await rig.until(lambda: a._lost)
+
+
+@scenario
+async def test_f13_f15_a_disk_that_cannot_be_read_keeps_nobody_from_leading(rig: Rig) -> None:
+    """The store has the epoch; whoever holds the lease and does not lead keeps everybody else from it."""
+
+    class Gone(Epochs):
+        @override
+        def epoch(self) -> int:
+            msg = "the inventory is not open"
+            raise StoreError(msg)
+
+    a = rig.lease()
+    a._epochs = Gone()
+    await rig.until(lambda: a.held)
+    assert a.acquire("u", 0) == 1

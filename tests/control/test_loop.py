@@ -223,22 +223,6 @@ async def test_a69_an_engine_on_the_cpu_of_a_gpu_box_is_a_warning(bench: Bench) 
 
 
 @scenario
-async def test_a43_f67_what_does_not_end_is_a_warning_with_the_way_out(bench: Bench) -> None:
-    """Else GPUs are held by what serves nobody, and only the wide table says why."""
-    why = (
-        "stuck: pids 9 are still there 10 s after SIGKILL; llmgw stop --force alpha-1/0 frees them"
-    )
-    async with bench.running():
-        agent = Agent(bench)
-        agent.runs(engine(state="stopping", desired="stopped", error=why))
-        await agent.register()
-        assert (
-            f"alpha-1/0 on box1 does not end: {why}"
-            in (await bench.get("/api/v1/status"))["warnings"]
-        )
-
-
-@scenario
 async def test_routes_are_told_when_they_change_and_not_before(bench: Bench) -> None:
     async with bench.running() as control:
         version = control.routes.version

@@ -6,8 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 from typing_extensions import override
@@ -150,12 +151,20 @@ def test_a_gateway_elsewhere_pins_control(tmp_path: Path) -> None:
                 with log.open("wb") as file:
                     command = [sys.executable, "-m", "llmgw", *words, "--workers", "1"]
                     env = os.environ | {"LLMGW_NODE_TOKEN": "op"}
-                    box.processes.append(subprocess.Popen(command, stderr=file, env=env))
+                    box.processes.append(_begun(command, file, env))
                 wanted = f"its certificate is {pin}, pinned" if number == 0 else "route table"
-                await box.until(lambda log=log, wanted=wanted: wanted in log.read_text())
+                await box.until(partial(_says, log, wanted))
                 assert (folder / "routes.json").exists() == (given == pin)
 
     run(story)
+
+
+def _says(log: Path, wanted: str) -> bool:
+    return wanted in log.read_text()
+
+
+def _begun(words: list[str], log: IO[bytes], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log, env=env)
 
 
 def test_plain_is_for_loopback_alone(tmp_path: Path) -> None:

@@ -340,3 +340,19 @@ async def test_a62_clear_forgets_what_runs_held_though_none_has_failed(bench: Be
         assert said == {"model": "alpha", "failures": 0, "learned": 30 << 30}
         assert control.state.learned == {"1:other": 1}
         assert len(bench.events("clear")) == 1
+
+
+@scenario
+async def test_a43_f67_what_does_not_end_is_a_warning_with_the_way_out(bench: Bench) -> None:
+    """Else GPUs are held by what serves nobody, and only the wide table says why."""
+    why = (
+        "stuck: pids 9 are still there 10 s after SIGKILL; llmgw stop --force alpha-1/0 frees them"
+    )
+    async with bench.running():
+        agent = Agent(bench)
+        agent.runs(engine(state="stopping", desired="stopped", error=why))
+        await agent.register()
+        assert (
+            f"alpha-1/0 on box1 does not end: {why}"
+            in (await bench.get("/api/v1/status"))["warnings"]
+        )

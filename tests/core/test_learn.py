@@ -70,3 +70,14 @@ def test_an_agent_tells_the_most_that_an_engine_held_in_steps_and_never_less() -
         2 * step,
         9 * step,
     ]
+
+
+def test_a62_what_clear_would_forget_is_the_most_that_any_profile_of_the_model_held() -> None:
+    two = model(
+        "alpha",
+        profile(fingerprints={"default": "1:a"}),
+        profile("b", fingerprints={"default": "1:b"}),
+    )
+    state = replace(running(catalog(two)), learned={"1:a": 3, "1:b": 7, "1:other": 9})
+    assert learn.peak_bytes(state, "alpha") == 7
+    assert learn.peak_bytes(state, "gone") == 0

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llmgw.core import match
-from llmgw.core.adopt.foreign import Engine, engines, facts, nearest
+from llmgw.core.adopt.foreign import Engine, engines, facts, nearest, one_too_many
 from llmgw.core.types.by_hand import Fact, Started
 from llmgw.core.types.catalog import Catalog, Model, Profile
 from llmgw.core.types.messages import Foreign, Gpu, NodeReport
+from llmgw.core.types.plan import Plan, Replica
 
 WHERE = ("--host", "${host}", "--port", "${port}")
 LLAMA = ("llama-server", "--model", "${weights}", *WHERE, "--alias", "${model}")
@@ -311,3 +312,19 @@ def test_no_secret_of_a_command_line_is_shown() -> None:
         Fact("HF_TOKEN", "${env.HF_TOKEN}", "unset", same=False),
         Fact("MAX_TOKENS", "5", "unset", same=False),
     ]
+
+
+def test_a71_what_max_leaves_no_place_for_is_not_offered() -> None:
+    """What is on its way out, not kept, or another model's takes no place."""
+    model = Model(name="qwen", profiles=(Profile(name="q4"),))
+    ours = Replica(
+        replica="qwen-1", incarnation="i", model="qwen", profile="q4", have=1, want=1, state="ready"
+    )
+    others = (
+        replace(ours, state="draining"),
+        replace(ours, kept=False),
+        replace(ours, model="other"),
+    )
+    assert one_too_many(Plan(replicas=others), model) == ""
+    said = one_too_many(Plan(replicas=(*others, ours)), model)
+    assert said == "qwen has 1 of max 1 replicas: qwen-1 (ready)"

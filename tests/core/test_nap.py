@@ -12,7 +12,7 @@ from llmgw.core.adopt.survey import survey
 from llmgw.core.capacity import holdings
 from llmgw.core.check import violations
 from llmgw.core.reconcile.decide import decide
-from llmgw.core.types.messages import ShardReport
+from llmgw.core.types.messages import Resources, ShardReport
 from llmgw.core.types.plan import (
     DrainReplica,
     NapReplica,
@@ -331,15 +331,27 @@ def test_a65_what_is_idle_on_a_drained_node_does_not_fall_asleep_there() -> None
 
 
 def test_a64_one_that_goes_to_sleep_for_one_model_does_so_once_whoever_else_asks() -> None:
-    """Idle for its timeout, and in the way of two others, one of which wants a GPU alone."""
-    gamma = model("gamma", profile(gpus=1, gpu_memory_bytes=20 * GIB), scaling=SCALE)
-    whole = model("whole", profile(gpus=1), scaling=SCALE)
-    state = running(catalog(ALPHA, gamma, whole), box(up(), used=10))
-    waiting = {"gamma": 1, "whole": 1}
+    """Idle for its timeout, and in the way of two others, which have room for both once it sleeps."""
+    ten: dict[str, Any] = {"gpus": 1, "gpu_memory_bytes": 10 * GIB}
+    asking = [model(name, profile(**ten), scaling=SCALE) for name in ("delta", "gamma")]
+    large = up(resources=Resources(gpu_memory_bytes=20 * GIB))
+    state = running(catalog(ALPHA, *asking), box(large, used=20))
+    waiting = {"delta": 1, "gamma": 1}
     state = fold(state, Demanded(Demand(gateway="g", n=1, waiting=waiting)), now=0.0)
     state = fold(state, Demanded(Demand(gateway="g", n=2, waiting=waiting)))
     plan = decide(state, T)
-    assert actions(plan) == ["nap alpha", "wait gamma", "wait whole"]
+    assert actions(plan) == ["nap alpha", "wait delta", "wait gamma"]
+    assert nap(plan).why.startswith("makes room for delta")
+
+
+def test_a65_on_a_drained_gpu_none_goes_to_sleep_for_the_host_memory_it_has() -> None:
+    need = Resources(gpu_memory_bytes=10 * GIB, host_memory_bytes=60 * GIB)
+    beta = model("beta", profile(host_memory_bytes=20 * GIB), scaling=SCALE)
+    state = running(catalog(ALPHA, beta), box(up(resources=need)))
+    state = fold(state, Cordoned("box1", "box1-0", "since noon"))
+    state = fold(state, Demanded(Demand(gateway="g", n=1, waiting={"beta": 1})), now=0.0)
+    plan = decide(fold(state, Demanded(Demand(gateway="g", n=2, waiting={"beta": 1}))), T)
+    assert sorted(actions(plan)) == ["drain alpha", "wait beta"]
 
 
 def test_a64_for_one_that_moves_an_idle_one_goes_to_sleep_as_for_any_other() -> None:

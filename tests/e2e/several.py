@@ -276,17 +276,19 @@ class Several:
     def whole(self) -> str:
         """Heal and start what is not there; the one leader, once every control knows every node and each other."""
         self.bridge.heal()
-        for part, process in tuple(self.processes.items()):
-            process.send_signal(signal.SIGCONT)
-            if process.poll() is not None:
-                self.start(part)
-        leader = self.leads_of(*BOXES)
-
-        give_up = time.monotonic() + 30
-        while said := self.lacks(leader):
+        give_up = time.monotonic() + 90
+        while True:
+            for part, process in tuple(self.processes.items()):
+                process.send_signal(signal.SIGCONT)
+                if process.poll() is not None:  # another had its lease: what a service manager does
+                    assert (part in BOXES, process.returncode) == (True, 1), self.log(part)[-2000:]
+                    self.start(part)
+            leader = next((b for b in BOXES if self.settled(b)), "")
+            said = self.lacks(leader) if leader else "nobody leads"
+            if not said:
+                return leader
             assert time.monotonic() < give_up, said
             time.sleep(LOOK_S)
-        return leader
 
     def lacks(self, leader: str) -> str:
         """What is not yet as it is while all is well."""

@@ -21,7 +21,7 @@ PROGRAM = ROOT / "build" / "schemas" / "bin" / "schemathesis"
 TOKEN = "operators-own-token"
 SEED = 8
 #: For each call, beside those that cover its schema. By number and not by time, so that a run is like the last.
-EXAMPLES = 15
+EXAMPLES = 8
 
 needs_schemathesis = pytest.mark.skipif(
     not PROGRAM.exists(), reason="Schemathesis is not installed (make schemas)"

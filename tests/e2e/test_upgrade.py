@@ -1,7 +1,8 @@
 """The release before and this one side by side: control, agent and gateway change one after another, under load (F55).
 
-Both ways, with UPGRADE_LONG=1 in both orders; after each step the one that was replaced decides something, no engine was restarted, and
-no request for a loaded model has failed. What cannot work says so: an older control does not write a newer inventory.
+Both ways, with UPGRADE_LONG=1 in both orders; after each step what was replaced decides something, no engine was
+restarted, and no request for a loaded model has failed. What cannot work says so: an older control does not write a
+newer inventory.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ TYPES: dict[str, Any] = {
     "token": Token,
 }
 #: Objects whose keys are names, not fields.
-_TABLES = "env ports labels fabrics limits models breaker breaker_why in_flight waiting last_byte answered"
+_TABLES = "env ports labels fabrics limits models breaker breaker_why in_flight waiting waited last_byte answered"
 TABLES = frozenset(_TABLES.split())
 MESSAGES = [(v, name) for v in VERSIONS for name in (*TYPES, "record")]
 KEY = ("alpha-7k2m/0", "inc-alpha")

@@ -45,6 +45,10 @@ class Pass:
         for v in found.verdicts:
             if v.verdict in ("terminal", "forget"):
                 self.over.setdefault(v.shard.incarnation, []).append(v.shard)
+        #: how many actions were looked at; what they end, with and without what is only announced
+        self._looked = 0
+        self._announced: set[str] = set()
+        self._leaving: set[str] = set()
         self._fleet: Fleet | None = None
         self._starts: Starts | None = None
         self._verdicts: dict[tuple[str, str, int], Verdict] | None = None
@@ -67,12 +71,13 @@ class Pass:
 
     def leaving(self, *, announced: bool = False) -> set[str]:
         """What this pass ends already: nothing more is decided about it. `announced`: also what has a grace left."""
-        return {
-            a.incarnation
-            for a in self.actions
-            if isinstance(a, DrainReplica | RollReplica)
-            or (isinstance(a, StopReplica) and (announced or not a.due_s))
-        }
+        for a in self.actions[self._looked :]:
+            if isinstance(a, DrainReplica | RollReplica | StopReplica):
+                self._announced.add(a.incarnation)
+                if not (isinstance(a, StopReplica) and a.due_s):
+                    self._leaving.add(a.incarnation)
+        self._looked = len(self.actions)
+        return self._announced if announced else self._leaving
 
     def staying(self, model: Model) -> list[Replica]:
         """The model's kept ones without those."""

@@ -1,0 +1,103 @@
+"""A page on a terminal, by rich: tables that fold into its width, and colour. May not lose a letter.
+
+rich by itself cuts columns off once all of them are as narrow as it lets them be: widths are worked out here, and what
+is too narrow for a table is shown row by row.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from llmgw.render.page import GAP, HEAD, LEAST, Look, Table, style
+
+#: A pipe that is asked for colour is as wide as what is shown.
+ENDLESS = 10_000
+
+
+def text_of(page: Iterable[Table | str], look: Look) -> str:
+    width = shutil.get_terminal_size().columns if look.terminal else ENDLESS
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=look.color,
+        color_system="standard" if look.color else None,
+        no_color=not look.color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console.capture() as said:
+        for part in page:
+            if isinstance(part, str):
+                console.print(Text(part, style(part)), soft_wrap=True)
+            else:
+                _table(console, part, width)
+    return "".join(f"{line.rstrip()}\n" for line in said.get().splitlines())
+
+
+def _table(console: Console, table: Table, width: int) -> None:
+    rows = [row for row in (table.head, *table.rows) if row]
+    wide = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
+    if not _narrowed(wide, table.head, width):
+        _one_by_one(console, table)
+        return
+    grid = Grid(box=None, padding=0, pad_edge=False, show_header=bool(table.head))
+    for i, room in enumerate(wide):
+        title = Text(table.head[i] if i < len(table.head) else "", HEAD)
+        more = GAP if i < len(wide) - 1 else 0
+        grid.add_column(title, width=room + more, overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(_cell(cell, wide[i]) for i, cell in enumerate(row)))
+    console.print(grid)
+
+
+def _cell(cell: str, room: int) -> Text:
+    """Folded to its room, so that the gap behind it stays free; at hyphens too, of which names are full."""
+    if cell.isascii() and len(cell) > room:
+        cell = "\n".join(textwrap.wrap(cell, room))
+    return Text(cell, style(cell), overflow="fold")
+
+
+def _narrowed(wide: list[int], head: Sequence[str], width: int) -> bool:
+    """Takes from the widest columns until all fit; False where none can give any more."""
+    named = [cell_len(title) for title in head]
+    named += [0] * (len(wide) - len(named))
+    least = [min(w, max(LEAST, n)) for w, n in zip(wide, named, strict=True)]
+    while sum(wide) + GAP * (len(wide) - 1) > width:
+        room, most = max((w - m, i) for i, (w, m) in enumerate(zip(wide, least, strict=True)))
+        if not room:
+            return False
+        wide[most] -= 1
+    return True
+
+
+def _one_by_one(console: Console, table: Table) -> None:
+    """A row as lines of its own, a cell each with its head before it; what is empty or `-` is left out."""
+    named = max(map(cell_len, table.head), default=0)
+    for number, row in enumerate(table.rows):
+        if number:
+            console.print()
+        grid = Grid(box=None, padding=0, pad_edge=False, show_header=False)
+        beside = named and console.width - named - GAP >= LEAST
+        if beside:
+            grid.add_column(width=named + GAP)
+        grid.add_column(overflow="fold")
+        for name, cell in zip_longest(table.head, row, fillvalue=""):
+            if cell in {"", "-"}:
+                continue
+            if beside:
+                grid.add_row(Text(name, HEAD), _cell(cell, console.width - named - GAP))
+                continue
+            if name:
+                grid.add_row(Text(name, HEAD))
+            grid.add_row(_cell(cell, console.width))
+        console.print(grid)

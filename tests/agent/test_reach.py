@@ -1,0 +1,86 @@
+"""How an agent is reached, and what it keeps of the control it joined so that a restart needs nothing (http.md)."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmgw import config, tls
+from llmgw.agent import reach
+from llmgw.agent.settings import AgentSettings
+from llmgw.cli import daemons
+from llmgw.config import Join, Trust
+from llmgw.errors import UsageError
+
+PIN = f"sha256:{'ab' * 32}"
+URL = "https://10.0.0.10:8801"
+
+
+def settings(folder: Path, **more: Any) -> AgentSettings:
+    return AgentSettings(controls=(URL,), node="box2", state_dir=folder, **more)
+
+
+def test_the_join_is_kept_for_its_owner_only_and_once(tmp_path: Path) -> None:
+    mine = settings(tmp_path, token="s3cret", trust=Trust((PIN,)), address_given="auto")
+    reach.remember(mine, [URL], "https://10.0.0.11:8802#x")
+    file = tmp_path / "join.json"
+    assert config.joined(tmp_path) == Join((URL,), Trust((PIN,)), "s3cret", "auto", "127.0.0.1")
+    assert file.stat().st_mode & 0o777 == 0o600
+    before = file.stat().st_mtime_ns
+    reach.remember(mine, [URL], "https://10.0.0.11:8802#x")
+    assert file.stat().st_mtime_ns == before
+    assert (tmp_path / "url").read_text() == "https://10.0.0.11:8802#x\n"
+    reach.remember(mine, [URL], config.AGENT_URL)  # where everybody looks anyway
+    assert not (tmp_path / "url").exists()
+    other = tmp_path / "plain"
+    other.mkdir()
+    reach.remember(settings(other), ["http://127.0.0.1:8801"], "")
+    assert list(other.iterdir()) == []
+    for broken in ("{", '{"controls": 7}', "[]"):
+        file.write_text(broken)
+        assert config.joined(tmp_path) == Join()
+
+
+def test_what_is_given_comes_before_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLMGW_NODE_TOKEN", raising=False)
+    mine = settings(tmp_path, token="s3cret", trust=Trust((PIN,)), address_given="auto")
+    reach.remember(mine, [URL], "")
+    kept = Join((URL,), Trust((PIN,)), "s3cret", "auto", "127.0.0.1")
+    assert daemons.joined(config.Given({}, {}), tmp_path) == ((URL,), kept)
+    assert daemons.joined(config.Given({"control": [URL]}, {}), tmp_path) == ((URL,), kept)
+    # Another control is told nothing, and is not believed for the pin of this one.
+    other = "https://10.0.0.66:8801"
+    found = daemons.joined(config.Given({"control": [other]}, {}), tmp_path)
+    assert found == ((other,), Join((other,)))
+    pin = PIN.replace("ab", "cd")
+    monkeypatch.setenv("LLMGW_NODE_TOKEN", "another")
+    _, found_join = daemons.joined(config.Given({}, {"LLMGW_PIN": pin}), tmp_path)
+    assert (found_join.trust, found_join.token) == (Trust((pin,)), "another")
+
+
+def test_beyond_loopback_it_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
+    plain = settings(tmp_path)
+    assert reach.pair_of(plain, loopback=True) is None
+    assert reach.pair_of(settings(tmp_path, insecure=True), loopback=False) is None
+    pair = reach.pair_of(plain, loopback=False)
+    assert pair == tls.Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
+    assert reach.url_of("10.0.0.11", 8802, pair) == (
+        "https://10.0.0.11:8802",
+        tls.pin_of(tmp_path / "tls.crt"),
+    )
+    assert reach.url_of("fd00::1", 8802, None) == ("http://[fd00::1]:8802", "")
+    with pytest.raises(UsageError, match="--tls-key is given without the other one"):
+        reach.pair_of(settings(tmp_path, tls_key="k"), loopback=False)
+
+
+def test_the_address_by_which_control_is_reached() -> None:
+    assert reach.towards("http://127.0.0.1:8801") == "127.0.0.1"
+    assert reach.towards("https://no-such-host.invalid:8801") == ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("127.0.0.9", 1))
+        assert reach.towards("https://127.0.0.9:8801") == sock.getsockname()[0]
