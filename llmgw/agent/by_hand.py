@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llmgw.agent import ports, process
+from llmgw.agent import lost, ports, process
 from llmgw.agent.process import PROC, Mark, Pids, Stat, Stats, Tree
 from llmgw.core.match import ENGINES, hidden, key_in, program
 from llmgw.core.types.by_hand import ByHand, Started
@@ -35,6 +35,8 @@ class Listener(NamedTuple):
     pid: int
     ticks: int
     words: tuple[str, ...]
+    #: the agent whose markers it carries
+    bearer: lost.Bearer | None = None
 
 
 class Engines:
@@ -55,9 +57,22 @@ class Engines:
         named = ENGINES | {*programs}
         found: dict[int, list[Listener]] = {}
         for h in self._holders.values():
-            if h.words and program(h.words) in named:
+            if h.words and h.bearer is None and program(h.words) in named:
                 found.setdefault(h.pid, []).append(h)
         return tuple(_started(found[pid]) for pid in sorted(found))
+
+    def masterless(self, node_id: str) -> dict[int, tuple[Started, lost.Bearer]]:
+        """Of the last look those with the markers of an agent that is not here any more; `node_id` is our own."""
+        marked = [h for h in self._holders.values() if h.bearer and h.bearer.node_id != node_id]
+        by_pid: dict[int, list[Listener]] = {}
+        for h in marked:
+            by_pid.setdefault(h.pid, []).append(h)
+        nobodys = lost.masterless(h.bearer for h in marked if h.bearer)
+        return {
+            pid: (_started(rows), bearer)
+            for pid, rows in sorted(by_pid.items())
+            if (bearer := rows[0].bearer) and bearer.node_id in nobodys
+        }
 
 
 def _listening() -> Iterator[tuple[int, int]]:
@@ -92,9 +107,13 @@ def _holders_of(inodes: Iterable[int]) -> dict[int, int]:
 
 def _read(port: int, pid: int) -> Listener:
     stat = _stat(pid) if pid else None
-    if stat is None or "LLMGW_NODE_ID" in _environ(pid):
+    env = _environ(pid) if stat is not None else {}
+    marked = "LLMGW_NODE_ID" in env
+    told = marked and process.same_user(pid)
+    bearer = lost.bearer(f"pid {pid}", env, lost.home_of(pid, env)) if told else None
+    if stat is None or (marked and bearer is None):
         return Listener(port, 0, 0, ())
-    return Listener(port, pid, stat.ticks, tuple(_text(process.words(pid))))
+    return Listener(port, pid, stat.ticks, tuple(_text(process.words(pid))), bearer)
 
 
 def _same(listener: Listener) -> bool:

@@ -71,6 +71,13 @@ async def first(
     return First(tuple(boxes), away, marks, there, frozenset(answered))
 
 
+def remember(state_dir: Path, kind: str) -> None:
+    """Before the first start: the next agent asks this runtime for orphans."""
+    folder = state_dir / USED
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / kind).touch()
+
+
 async def ours(runtime: Runtime, labels: Mapping[str, str], known: dict[str, Image]) -> list[Box]:
     """The containers with these labels, but for those that have them of their image: `docker commit` writes them there.
 

@@ -118,7 +118,7 @@ class _Attempt:
             raise launch.LaunchError(msg, hint)
         filled = launch.filled(self.record, facts, fill, gpus)
         self.artefact = filled.artefact
-        _remember(self.hands.state_dir, start.launcher)
+        evidence.remember(self.hands.state_dir, start.launcher)
         fd = logs.open_for_attempt(start.shard)
         try:
             image = await self._image(fd)
@@ -205,10 +205,3 @@ class _Attempt:
         hint = next((h for word, h in HINTS.items() if word in words.lower()), "")
         what = f"{self.runtime.kind} did not start {self.record.start.image}: {words}"
         return f"{what} - {hint}" if hint else what
-
-
-def _remember(state_dir: Path, kind: str) -> None:
-    """Before the first start: the next agent asks this runtime for orphans."""
-    folder = state_dir / evidence.USED
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / kind).touch()

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import ports, process
+from llmgw.agent import lost, ports, process
 from llmgw.agent.by_hand import Engines, engine_of
 from llmgw.agent.gpu import Gpus, Reading, Use
 from llmgw.core.types.by_hand import Started
@@ -34,6 +34,8 @@ class Devices:
         self.last = Reading(None)
         #: engines that somebody started by hand, at the last look
         self.started: tuple[Started, ...] = ()
+        #: and by pid those of an agent that is not here any more, with whose they are
+        self.masterless: dict[int, tuple[Started, lost.Bearer]] = {}
         self._engines = Engines()
         self._lock = asyncio.Lock()
 
@@ -46,6 +48,7 @@ class Devices:
         """For listeners that look like engines; what they look like is the catalog's to say, and ours."""
         try:
             self.started = await asyncio.to_thread(self._engines.look, programs)
+            self.masterless = await asyncio.to_thread(self._engines.masterless, self.node_id)
         except (OSError, ValueError, IndexError) as e:  # the next time, then
             log.warning("cannot look for engines started by hand", error=str(e))
 
@@ -60,7 +63,8 @@ class Devices:
         strange = [use for use in self.last.uses if whose[use.pid] == STRANGER]
         others = [e for e in self.started if whose[e.pid] == STRANGER]
         own = [(r, u) for u in self.last.uses if isinstance(r := whose[u.pid], Record)]
-        foreign = (*_with_engines(_foreign(strange), others), *_beyond(own))
+        rows = _with_masterless(_with_engines(_foreign(strange), others), self.masterless)
+        foreign = (*rows, *_beyond(own))
         return GpusSeen(self.last.gpus, foreign, self.last.error, _most(own))
 
     def memory(self, record: Record) -> MemorySeen:
@@ -145,6 +149,26 @@ def _with_engines(rows: Iterable[Foreign], engines: list[Started]) -> Iterable[F
         if e.pid not in shown:
             command = " ".join(e.argv)[:COMMAND_CHARS]
             yield Foreign(pid=e.pid, command=command, port=e.port, by_hand=e)
+
+
+def _with_masterless(
+    rows: Iterable[Foreign], engines: Mapping[int, tuple[Started, lost.Bearer]]
+) -> Iterable[Foreign]:
+    """Whose they are: nobody's on this host, so they are in no other list (A1). Their ports are held like any."""
+    started = {pid: one for pid, (one, _) in engines.items()}
+    shown = set()
+    for row in rows:
+        engine = engine_of(row.pid, started)
+        if engine is None:
+            yield row
+            continue
+        shown.add(row.pid)
+        why = lost.why(engines[engine.pid][1])
+        yield replace(row, port=engine.port if row.pid == engine.pid else row.port, why=why)
+    for pid, (one, bearer) in engines.items():
+        if pid not in shown:
+            command = " ".join(one.argv)[:COMMAND_CHARS]
+            yield Foreign(pid=pid, command=command, port=one.port, why=lost.why(bearer))
 
 
 def _foreign(uses: list[Use]) -> Iterable[Foreign]:

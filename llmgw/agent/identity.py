@@ -2,7 +2,8 @@
 
 The lock is the proof that the agent before is dead (F51, F52). A cloned disk brings its id along: another machine-id
 makes a new node id, and the other machine's records are put aside, never adopted (F53). The id is kept twice: engines
-carry it, and a new one would leave them unmanaged. May not look at any process.
+carry it, and a new one would leave them unmanaged: with both gone the caller may know it by them (lost.py). May not
+look at any process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import secrets
 import socket
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -49,7 +51,7 @@ class Lock:
         """An abstract socket is gone with its process, however that ended."""
         self._name = socket.socket(socket.AF_UNIX)
         try:
-            self._name.bind(f"\0llmgw-agent-{node_id}")
+            self._name.bind(f"\0{claimed_as(node_id)}")
         except OSError as e:
             self.close()
             if e.errno != errno.EADDRINUSE:
@@ -100,12 +102,24 @@ class Identity(NamedTuple):
         return ""
 
 
-def open_state_dir(state_dir: Path, machine_id: str | None = None) -> Identity:
-    """Create and lock the state dir, and say who we are."""
+def claimed_as(node_id: str) -> str:
+    """The name of the abstract socket that a living agent holds."""
+    return f"llmgw-agent-{node_id}"
+
+
+def open_state_dir(
+    state_dir: Path, machine_id: str | None = None, former: Callable[[], str] = str
+) -> Identity:
+    """Create and lock the state dir, and say who we are. `former`: asked for the id where no file tells it."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = _locked(state_dir)
-        return _identity(state_dir, _machine_id() if machine_id is None else machine_id, lock)
+        machine_id = _machine_id() if machine_id is None else machine_id
+        try:
+            return _identity(state_dir, machine_id, lock, former)
+        except BaseException:
+            lock.close()
+            raise
     except OSError as e:
         msg = f"state dir {state_dir} cannot be used: {e.strerror or e}"
         hint = "make it writable for the user who runs the agent, or give --state-dir"
@@ -131,7 +145,7 @@ def _locked(state_dir: Path) -> Lock:
     return Lock(file)
 
 
-def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
+def _identity(state_dir: Path, machine_id: str, lock: Lock, former: Callable[[], str]) -> Identity:
     first, copy = _read(state_dir / FILE), _read(state_dir / COPY)
     known = first or copy
     node_id = known.get("node_id", "")
@@ -152,14 +166,16 @@ def _identity(state_dir: Path, machine_id: str, lock: Lock) -> Identity:
     if not first and (state_dir / FILE).exists():
         (state_dir / FILE).replace(state_dir / "identity.unreadable")
     if not node_id:
-        node_id = secrets.token_hex(16)
+        # A cloned disk is no lost folder: what runs here is another node's, or nobody's.
+        node_id = ("" if known else former()) or secrets.token_hex(16)
+        lock.claim(node_id, state_dir)
         _write(state_dir, node_id, machine_id, "")
-        known = {}
-    elif first != copy or made_on != machine_id:
+        return Identity(node_id, str(uuid.uuid4()), "", machine_id, state_dir, lock)
+    lock.claim(node_id, state_dir)
+    if first != copy or made_on != machine_id:
         log.info("the node id is written twice again", node_id=node_id)
         with contextlib.suppress(OSError):  # a full disk: the next start finds the one that is left
             _write(state_dir, node_id, machine_id, known["boot_id"])
-    lock.claim(node_id, state_dir)
     boot_before = known.get("boot_id", "")
     return Identity(node_id, str(uuid.uuid4()), boot_before, machine_id, state_dir, lock)
 
@@ -179,6 +195,14 @@ def _read(path: Path) -> dict[str, str]:
         log.warning("an identity file has no node id", path=str(path))
         return {}
     return {name: known.get(name, "") for name in ("node_id", "machine_id", "boot_id")}
+
+
+def node_id_in(path: Path) -> str:
+    """Of an identity file; "" where it tells none, or may not be read."""
+    try:
+        return _read(path).get("node_id", "")
+    except OSError:
+        return ""
 
 
 def _write(state_dir: Path, node_id: str, machine_id: str, boot_id: str) -> None:

@@ -114,6 +114,7 @@ def markers(record: Record, facts: NodeFacts, gpus: Sequence[Gpu] = ()) -> dict[
         "GGML_NO_BACKTRACE": "1",
         "LLMGW_NODE_ID": facts.node_id,
         "LLMGW_NODE": facts.node,
+        "LLMGW_CONTROLS": ",".join(facts.controls),
         "LLMGW_REPLICA": start.replica,
         "LLMGW_SHARD": start.shard,
         "LLMGW_INCARNATION": start.incarnation,

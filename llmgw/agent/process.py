@@ -182,7 +182,7 @@ def look(node_id: str, stats: Stats, before: Marks = MappingProxyType({})) -> di
             continue
         known = before.get(pid)
         if known is None or not _still(known, stat, grown):
-            env = environ(pid) if _same_user(pid) else {}
+            env = environ(pid) if same_user(pid) else {}
             known = Mark(stat, env if marked_as(env, node_id) else {})
         seen[pid] = Mark(stat, known.env)
     return seen
@@ -215,7 +215,7 @@ def by_shard(node_id: str, seen: Marks) -> dict[Key, list[Mark]]:
     return found
 
 
-def _same_user(pid: int) -> bool:
+def same_user(pid: int) -> bool:
     """Anybody can write our markers into an environment; only processes of our own user are believed."""
     try:
         return (PROC / str(pid)).stat().st_uid == os.geteuid()

@@ -20,7 +20,7 @@ import structlog
 
 import llmgw
 from llmgw import config, tls
-from llmgw.agent import container_evidence, crash, ports, process, reach, reattach
+from llmgw.agent import container_evidence, crash, lost, ports, process, reach, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -54,7 +54,8 @@ def run(settings: AgentSettings) -> int:
     """Run until SIGTERM (0) or Ctrl-C (130). Raises `LlmgwError` where it cannot start."""
     _check(settings)
     gpus = Gpus(settings.gpus, power_limit_w=settings.gpu_power_limit_w)
-    identity = open_state_dir(settings.state_dir)
+    former = partial(lost.node_id, settings.node, settings.controls, settings.state_dir)
+    identity = open_state_dir(settings.state_dir, former=former)
     with contextlib.closing(identity.lock):
         listener = _listen(settings.listen)
         with listener or contextlib.nullcontext():
@@ -138,6 +139,7 @@ def facts_of(
         address=settings.address,
         inspect=inspect,
         inspect_pin=pin,
+        controls=lost.places(settings.controls),
         pools=settings.pools,
         labels=settings.labels,
         fabrics=settings.fabrics,

@@ -93,8 +93,9 @@ class Runtime:
     # ------------------------------------------------ questions
 
     async def boxes(self, labels: Mapping[str, str]) -> list[Box]:
-        """Every container with these labels, in whatever state."""
-        filters = [f"--filter=label={name}={value}" for name, value in labels.items()]
+        """Every container with these labels, in whatever state; "" is any value."""
+        wanted = (f"{name}={value}" if value else name for name, value in labels.items())
+        filters = [f"--filter=label={label}" for label in wanted]
         found = await self._answer("ps", "--all", "--quiet", "--no-trunc", *filters)
         ids = found.split()
         return await self.inspect(ids) if ids else []

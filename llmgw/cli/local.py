@@ -74,6 +74,7 @@ def _foreign(process: Json) -> Json:
         "memory": process.get("memory") or 0,
         "port": process.get("port") or 0,
         "shard": process.get("shard") or None,
+        "why": process.get("why") or None,
     }
 
 

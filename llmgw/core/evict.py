@@ -168,8 +168,18 @@ def _others(
         if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
             continue
         mine = sorted((_other(state, model, r, asks, now) for r in some), key=_order)
-        found += mine[: max(len(mine) - model.scaling.min, 0)]
+        found += _beyond(mine, model.scaling.min)
     return sorted((o for o in found if not o.replica.held), key=_order)
+
+
+def _beyond(mine: list[Other], least: int) -> list[Other]:
+    """Of one model's those beyond its `min`. What serves stays for what does not: a load may fail, a sleeper not wake."""
+    serve: list[Other] = []
+    others: list[Other] = []
+    for o in mine:
+        (serve if o.replica.complete_and_ready and not o.replica.held else others).append(o)
+    owed = max(least - len(serve), 0)
+    return [*serve[: max(len(serve) - least, 0)], *others[: max(len(others) - owed, 0)]]
 
 
 def _order(o: Other) -> tuple[int, float, float, str]:

@@ -56,7 +56,8 @@ def _index(node: Json, process: Json) -> str:
 
 def _more(process: Json) -> str:
     shard = process.get("shard")
-    return f" ({shard}, beyond what it was given)" if shard else ""
+    why = process.get("why")
+    return f" ({shard}, beyond what it was given)" if shard else f" ({why})" if why else ""
 
 
 def _about(gpu: Json) -> list[str]:

@@ -8,58 +8,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import zip_longest
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
-BAD, WARN, GOOD, DIM, HEAD = "bold red", "yellow", "green", "dim", "bold"
+from llmgw.render.look import GAP, Look, Table, style
+
+__all__ = ["Look", "Table", "age", "look", "plain", "quoted", "show", "size", "style", "text"]
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
-#: Between two columns, and what a column keeps when there is little room.
-GAP, LEAST = 2, 8
-#: First word of a cell -> how it looks where there is colour.
-STYLES = {
-    "ready": GOOD,
-    "loaded": GOOD,
-    "=": DIM,
-    "+": GOOD,
-    "-": BAD,
-    "-/+": WARN,
-    "!": BAD,
-    "?": WARN,
-    "failed": BAD,
-    "unreachable": BAD,
-    "silent": BAD,
-    "degraded": BAD,
-    "unhealthy": BAD,
-    "blocked:": BAD,
-    "warning:": WARN,
-    "paused": WARN,
-    "loading": WARN,
-    "starting": WARN,
-    "assembling": WARN,
-    "draining": WARN,
-    "stopping": WARN,
-    "unknown": WARN,
-    "unloaded": DIM,
-    "ok": GOOD,
-    "warn": WARN,
-    "fail": BAD,
-    "skip": DIM,
-}
-
-
-class Table(NamedTuple):
-    """Without a head when `head` is (). The widest column, which is prose, wraps first on a terminal."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-class Look(NamedTuple):
-    """How to show: `terminal` wraps at its width, `color` adds colour; a pipe has neither by itself."""
-
-    terminal: bool
-    color: bool
 
 
 def look(choice: str, stream: TextIO | None = None) -> Look:
@@ -120,10 +76,6 @@ def text(page: Iterable[Table | str], look: Look) -> str:
     from llmgw.render.screen import text_of  # noqa: PLC0415 - only a terminal pays for rich
 
     return text_of(map(_visible, page), look)
-
-
-def style(cell: str) -> str:
-    return "" if cell == "-" else STYLES.get(cell.strip().split(" ", 1)[0], "")
 
 
 def size(amount: float | None) -> str:

@@ -146,6 +146,8 @@ def _takeovers(plan: Json) -> list[str]:
 
 
 def _likeness(process: Json) -> str:
+    if process.get("why"):
+        return f"; {process['why']}"
     if process.get("adopt"):
         return f", matches {process['matches'].partition('/')[2]}"
     if process.get("in_the_way"):

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from llmgw.render.page import GAP, HEAD, LEAST, Look, Table, style
+from llmgw.render.look import GAP, HEAD, LEAST, Look, Table, style
 
 #: A pipe that is asked for colour is as wide as what is shown.
 ENDLESS = 10_000

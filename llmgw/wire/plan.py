@@ -188,6 +188,7 @@ def _foreign(node: Node, catalog: Catalog | None, plan: Plan) -> list[dict[str, 
             "command": f.command,
             "port": f.port,
             "engine": (f.by_hand and f.by_hand.pid) or None,
+            "why": f.why or None,
         }
         rows.append(row | said.get(engine, NOTHING_LIKE_IT))
     return rows

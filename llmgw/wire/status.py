@@ -166,6 +166,7 @@ def _foreign(process: Foreign) -> Json:
         "command": process.command,
         "port": process.port,
         "shard": process.shard or None,
+        "why": process.why or None,
     }
 
 

@@ -66,6 +66,7 @@ def test_term_ends_control_and_leaves_the_gateway(tmp_path: Path) -> None:
                 "gateway",
                 "inventory.db",
                 "inventory.db.lock",
+                "url",
             ]
             process = box.start()
             await box.up()

@@ -108,6 +108,8 @@ class Operator:
         if node is None or node.connected:
             return
         gone = {inc for _, inc in self.sim.agents[name].records}
+        # Its journal may be lost just now.
+        gone |= {shard.incarnation for shard in node.shards}
         control.heard.incarnations -= gone
         control.heard.expected -= {name}
         control.heard.drained = {place for place in control.heard.drained if place[0] != name}

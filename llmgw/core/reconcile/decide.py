@@ -166,7 +166,7 @@ def _idle(p: Pass, model: Model) -> list[tuple[Replica, str]]:
     kept = [r for r in p.kept.get(model.name, []) if not r.held and r.complete_and_ready]
     if len(kept) <= model.scaling.min:
         return []  # nearly always: what leaves need not be looked for
-    leaving = p.leaving()
+    leaving = p.leaving() | p.dozing  # of this model only what falls asleep for another
     kept = [r for r in kept if r.incarnation not in leaving]
     kept.sort(key=lambda r: (idle.idle_since_s(p.state, r), r.incarnation))
     found = []

@@ -80,8 +80,8 @@ class Pass:
         return self._announced if announced else self._leaving
 
     def staying(self, model: Model) -> list[Replica]:
-        """The model's kept ones without those."""
-        leaving = self.leaving()
+        """The model's kept ones without those, and without what falls asleep."""
+        leaving = self.leaving() | self.dozing
         return [r for r in self.kept.get(model.name, []) if r.incarnation not in leaving]
 
     def place(self, model: Model) -> Placement | NoRoom:

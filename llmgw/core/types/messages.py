@@ -175,6 +175,8 @@ class Foreign(Struct, frozen=True, kw_only=True):
     shard: str = ""
     #: the engine that somebody started, which it is or descends from: `llmgw adopt` can take that one (A71)
     by_hand: Started | None = None
+    #: whose marks it carries, where no agent on its host is that node, and what can be done
+    why: str = ""
 
 
 class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -65,6 +65,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     inspect: str = ""
     inspect_pin: str = ""
+    #: HOST:PORT of each control: engines carry them, so that a lost state dir's are known from another fleet's
+    controls: tuple[str, ...] = ()
     pools: tuple[str, ...] = ("default",)
     labels: dict[str, str] = {}
     fabrics: dict[str, Fabric] = {}
