@@ -1,8 +1,8 @@
 """Free ports for tests and the demo, below those that the kernel gives to clients.
 
 A port out of the kernel's own range may be some client's a moment later: an engine that restarts on it then fails, once
-in a hundred runs. Each comes again only after all others; where it starts is random, so that two runs rarely meet, and the
-lanes of one run (`scripts/test`) never do.
+in a hundred runs. Each comes again only after all others; where it starts is random, so that two runs
+rarely meet, and the lanes of one run (`scripts/test`) never do.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _others(
 
 
 def _beyond(mine: list[Other], least: int) -> list[Other]:
-    """Of one model's those beyond its `min`. What serves stays for what does not: a load may fail, a sleeper not wake."""
+    """Of one model's those beyond its `min`, for which none that loads, sleeps or is unwell stands in: it may fail."""
     serve: list[Other] = []
     others: list[Other] = []
     for o in mine:

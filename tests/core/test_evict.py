@@ -203,7 +203,7 @@ def test_a64_what_serves_for_min_stays_while_the_other_does_not(second: str) -> 
     cat = catalog(sized("a", 10, min=1, max=2), C)
     rest = Asleep(verified=True, rest_bytes=10 * GIB) if second == "asleep" else None
     other = up("a-2", 10, port=18001, state=second, sleep=1, asleep=rest)
-    state = used(fleet(cat, box(up("a-1", 10), other)), LATER, a_1=900.0)
+    state = used(fleet(cat, box(up("a-1", 10), other)), LATER, a_1=900.0, a_2=1.0)
     state = said(state, LATER + 1, waiting={"c": 1})
     assert "a-1" not in drains(decide(state, LATER + 1))
 
