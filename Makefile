@@ -1,7 +1,7 @@
 # One command per need. Everything lands in .venv and build/; nothing outside the checkout is touched.
 .SILENT:
 .SUFFIXES:
-.PHONY: wheel binary deb venv engine model test test-vllm test-clients clients schemas editor beds soak check fmt docs demo bench lock clean preflight
+.PHONY: test-all wheel binary deb venv engine model test test-vllm test-clients clients schemas editor beds soak check fmt docs demo bench lock clean preflight
 
 PYTHON ?= python3
 VENV   := .venv
@@ -69,6 +69,10 @@ build/schemas/.done: requirements-schemas.lock | preflight
 	touch $@
 editor:
 	npm install --silent --prefix build/editor yaml-language-server@1.25.0
+
+# With what takes minutes each: partitions of several controls, upgrades, packages installed, a day of an admin, clients.
+test-all: venv engine model clients schemas
+	TEST_SLOW=1 $(MAKE) test
 
 # Random histories of a fleet beyond those of CI, for as long as you like; each failure is a line, with its seed.
 MINUTES ?= 480

@@ -1,4 +1,4 @@
-"""Kill the leader under load, round after round; then the whole lease store for a while (issue 7, "Done when").
+"""Kill the leader under load, round after round; then the whole lease store for a while.
 
 `python -m bench.failover [ROUNDS] [--lease file|etcd|both] [--away SECONDS]` prints figures and a JSON result; exit 1
 when a request for a loaded model failed, an engine was restarted, what was on demand ended before its idle timeout, or

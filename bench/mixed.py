@@ -56,7 +56,9 @@ def catalog(path: Path) -> Path:
         "steady": model(2, 2, "--token-interval-s", "0.02"),
         "asleep": model(0, 1, "--load-s", "0.5", idle_timeout="3s", min_up="1s"),
     }
-    path.write_text(yaml.safe_dump({"version": 1, "models": models}))
+    # Its engines are killed all the time: none of them is to be given up for that.
+    defaults = {"restart": {"max": 10_000, "window": "30m", "backoff": "0.2s"}}
+    path.write_text(yaml.safe_dump({"version": 1, "defaults": defaults, "models": models}))
     return path
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llmgw.agent import lost, ports, process
+from llmgw.agent import bearers, ports, process
 from llmgw.agent.process import PROC, Mark, Pids, Stat, Stats, Tree
 from llmgw.core.match import ENGINES, hidden, key_in, program
 from llmgw.core.types.by_hand import ByHand, Started
@@ -36,7 +36,7 @@ class Listener(NamedTuple):
     ticks: int
     words: tuple[str, ...]
     #: the agent whose markers it carries
-    bearer: lost.Bearer | None = None
+    bearer: bearers.Bearer | None = None
 
 
 class Engines:
@@ -61,13 +61,21 @@ class Engines:
                 found.setdefault(h.pid, []).append(h)
         return tuple(_started(found[pid]) for pid in sorted(found))
 
-    def masterless(self, node_id: str) -> dict[int, tuple[Started, lost.Bearer]]:
-        """Of the last look those with the markers of an agent that is not here any more; `node_id` is our own."""
-        marked = [h for h in self._holders.values() if h.bearer and h.bearer.node_id != node_id]
+    def masterless(
+        self, node_id: str, controls: frozenset[str], home: str
+    ) -> dict[int, tuple[Started, bearers.Bearer]]:
+        """Of the last look those that another agent of this fleet started, which is not here any more."""
+        marked = [
+            h
+            for h in self._holders.values()
+            if h.bearer
+            and h.bearer.node_id != node_id
+            and (h.bearer.untold or h.bearer.told_of(controls, home))
+        ]
         by_pid: dict[int, list[Listener]] = {}
         for h in marked:
             by_pid.setdefault(h.pid, []).append(h)
-        nobodys = lost.masterless(h.bearer for h in marked if h.bearer)
+        nobodys = bearers.masterless(h.bearer for h in marked if h.bearer)
         return {
             pid: (_started(rows), bearer)
             for pid, rows in sorted(by_pid.items())
@@ -110,7 +118,7 @@ def _read(port: int, pid: int) -> Listener:
     env = _environ(pid) if stat is not None else {}
     marked = "LLMGW_NODE_ID" in env
     told = marked and process.same_user(pid)
-    bearer = lost.bearer(f"pid {pid}", env, lost.home_of(pid, env)) if told else None
+    bearer = bearers.bearer(f"pid {pid}", env, bearers.home_of(pid, env)) if told else None
     if stat is None or (marked and bearer is None):
         return Listener(port, 0, 0, ())
     return Listener(port, pid, stat.ticks, tuple(_text(process.words(pid))), bearer)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import lost, ports, process
+from llmgw.agent import bearers, ports, process
 from llmgw.agent.by_hand import Engines, engine_of
 from llmgw.agent.gpu import Gpus, Reading, Use
 from llmgw.core.types.by_hand import Started
@@ -28,14 +28,18 @@ STRANGER: Final = "a stranger"
 
 
 class Devices:
-    def __init__(self, gpus: Gpus, node_id: str) -> None:
+    def __init__(
+        self, gpus: Gpus, node_id: str, controls: Iterable[str] = (), home: str = ""
+    ) -> None:
+        """`controls` as HOST:PORT, `home`: the state dir; by these this fleet's engines are known."""
         self.gpus = gpus
         self.node_id = node_id
+        self.fleet = (frozenset(controls), home)
         self.last = Reading(None)
         #: engines that somebody started by hand, at the last look
         self.started: tuple[Started, ...] = ()
         #: and by pid those of an agent that is not here any more, with whose they are
-        self.masterless: dict[int, tuple[Started, lost.Bearer]] = {}
+        self.masterless: dict[int, tuple[Started, bearers.Bearer]] = {}
         self._engines = Engines()
         self._lock = asyncio.Lock()
 
@@ -48,7 +52,9 @@ class Devices:
         """For listeners that look like engines; what they look like is the catalog's to say, and ours."""
         try:
             self.started = await asyncio.to_thread(self._engines.look, programs)
-            self.masterless = await asyncio.to_thread(self._engines.masterless, self.node_id)
+            self.masterless = await asyncio.to_thread(
+                self._engines.masterless, self.node_id, *self.fleet
+            )
         except (OSError, ValueError, IndexError) as e:  # the next time, then
             log.warning("cannot look for engines started by hand", error=str(e))
 
@@ -152,23 +158,23 @@ def _with_engines(rows: Iterable[Foreign], engines: list[Started]) -> Iterable[F
 
 
 def _with_masterless(
-    rows: Iterable[Foreign], engines: Mapping[int, tuple[Started, lost.Bearer]]
+    rows: Iterable[Foreign], engines: Mapping[int, tuple[Started, bearers.Bearer]]
 ) -> Iterable[Foreign]:
     """Whose they are: nobody's on this host, so they are in no other list (A1). Their ports are held like any."""
     started = {pid: one for pid, (one, _) in engines.items()}
     shown = set()
     for row in rows:
-        engine = engine_of(row.pid, started)
+        engine = engine_of(row.pid, started) if started else None
         if engine is None:
             yield row
             continue
         shown.add(row.pid)
-        why = lost.why(engines[engine.pid][1])
+        why = bearers.why(engines[engine.pid][1])
         yield replace(row, port=engine.port if row.pid == engine.pid else row.port, why=why)
     for pid, (one, bearer) in engines.items():
         if pid not in shown:
             command = " ".join(one.argv)[:COMMAND_CHARS]
-            yield Foreign(pid=pid, command=command, port=one.port, why=lost.why(bearer))
+            yield Foreign(pid=pid, command=command, port=one.port, why=bearers.why(bearer))
 
 
 def _foreign(uses: list[Use]) -> Iterable[Foreign]:

@@ -1,7 +1,7 @@
 """Was the kernel out of memory just now? `oom_kill` of /proc/vmstat counts its kills, by any limit or none (F80).
 
-It counts for the whole host and names nobody, so it can acquit the kernel, and make it a suspect. dmesg would name the
-process; reading it needs rights that an agent has no other use for. May not say what became of an engine.
+It counts for the whole host and names nobody, so it can acquit the kernel, and make it a suspect. Its log would name
+the process, to agents that may read that; this needs no rights. May not say what became of an engine.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import structlog
 
 import llmgw
 from llmgw import config, tls
-from llmgw.agent import container_evidence, crash, lost, ports, process, reach, reattach
+from llmgw.agent import bearers, container_evidence, crash, lost, ports, process, reach, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -139,7 +139,7 @@ def facts_of(
         address=settings.address,
         inspect=inspect,
         inspect_pin=pin,
-        controls=lost.places(settings.controls),
+        controls=bearers.places(settings.controls),
         pools=settings.pools,
         labels=settings.labels,
         fabrics=settings.fabrics,
@@ -162,7 +162,9 @@ class _Agent:
         self.identity = identity
         self.logs = Logs(settings.state_dir)
         self.journal = Journal(settings.state_dir)
-        self.devices = Devices(gpus, identity.node_id)
+        controls = bearers.places(settings.controls)
+        home = str(settings.state_dir.resolve())
+        self.devices = Devices(gpus, identity.node_id, controls, home)
         self.service = Service()
         self.stopped_by: signal.Signals | None = None
 

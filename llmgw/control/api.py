@@ -202,7 +202,7 @@ class Api:
         token, acting = self.control.token, self.control.acting  # as of the moment it leaves (F22)
         return _json(
             Commands(
-                commands=tuple(stamped(c, token) for c in found if acting),
+                commands=tuple(stamped(c, session, token) for c in found if acting),
                 leader=acting,
                 epoch=token.epoch,
             )

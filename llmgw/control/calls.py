@@ -22,6 +22,7 @@ from llmgw.core.types.messages import (
 from llmgw.core.types.routes import Demand
 from llmgw.core.types.state import (
     PLACED,
+    Cordoned,
     Demanded,
     Node,
     NodeForgotten,
@@ -50,6 +51,9 @@ async def register(
         for name in _former_names(control, report):
             why = f"{name} is called {report.node} now, by its node id"
             control.story.tell("renamed", why, node=report.node)
+            for (node, gpu), said in control.state.cordoned.items():
+                if node == name:  # the operator drained a box, not a name
+                    control.fold(Cordoned(report.node, gpu, said), now)
             control.fold(NodeForgotten(name), now)
         if control.unfenced(report):
             return control.sessions.open(report, came_from, now, token=who)

@@ -128,7 +128,9 @@ def merged(stored: Memory, left: Intent | None, warm: Memory) -> Memory:
     for model, seen in warm.failures.items():
         told = {f.incarnation for f in failures.get(model, ())}
         fresh = tuple(f for f in seen if f.incarnation not in told)
-        failures[model] = (*failures.get(model, ()), *fresh)
+        # By time, as they are counted: the last one is the newest, from which the back-off runs.
+        both = sorted((*failures.get(model, ()), *fresh), key=lambda f: (f.at_s, f.incarnation))
+        failures[model] = tuple(both)
     learned = dict(base.learned)
     for fingerprint, size in (*stored.learned.items(), *warm.learned.items()):
         learned[fingerprint] = max(learned.get(fingerprint, 0), size)

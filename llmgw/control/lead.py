@@ -227,7 +227,7 @@ class Leads:
         return self.leading and seen >= ours and not same
 
     def unfenced(self, report: NodeReport) -> bool:
-        """Taken before its agent stored our epoch: an older leader may have commanded since, and its call be late (A42).
+        """Taken before its agent stored our epoch: its call may be late, and another have commanded since (A42).
 
         It does not count; the agent is asked for one that does. Two need no fence. Of epoch 1: who obeyed anybody
         refuses it. A file's lone control: the one before was itself, and its agents close their session with it before

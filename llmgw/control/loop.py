@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -257,7 +257,8 @@ class Control(Leads):
         if self.rivals:
             # Asking for a report is refused too, until the other control is gone: its answer ends this.
             return Applied(self.state, [(node, SendReport()) for node in self.rivals])
-        performer = Performer(self.sessions.reachable, now.wall)
+        fenced = partial(self.sessions.fenced, epoch=self.state.epoch)
+        performer = Performer(fenced, now.wall)
         applied = performer.apply(self.state, self.plan, now.mono)
         self.state = applied.state
         self.teller.found(found)

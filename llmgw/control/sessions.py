@@ -181,6 +181,10 @@ class Sessions:
         session = self._by_node.get(node)
         return session is not None and not session.read_only
 
+    def fenced(self, node: str, epoch: int) -> bool:
+        """And its agent's report was taken after it had stored this epoch: something may be placed there."""
+        return self.reachable(node) and self._by_node[node].epoch >= epoch
+
     def __len__(self) -> int:
         return len(self._by_id)
 
@@ -311,9 +315,14 @@ class Sessions:
         session.changed.set()
 
 
-def stamped(command: Command, token: Token) -> Command:
-    """Under the epoch of the moment it leaves: one that rose meanwhile would have it refused as of an old leader."""
-    return replace(command, epoch=token.epoch, leader_uuid=token.leader_uuid)
+def stamped(command: Command, session: Session, token: Token) -> Command:
+    """An order is of the epoch in which its agent said what it runs; the question what that is, of this moment's.
+
+    Where the epoch rose meanwhile, above a leader that the agent may have obeyed since, it has the old order refused.
+    """
+    asks = isinstance(command, SendReport) or not session.epoch
+    epoch = token.epoch if asks else session.epoch
+    return replace(command, epoch=epoch, leader_uuid=token.leader_uuid)
 
 
 def _kind(command: Command) -> str:

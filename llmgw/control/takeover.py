@@ -182,6 +182,8 @@ def _engine(control: Control, node: str, pid: int) -> tuple[Engine, Started]:
     known = ", ".join(f"{node}:{e.pid}" for e in found if e.started) or "none"
     if engine is None:
         msg = f"{node} reports no engine with pid {pid} that llmgw did not start"
+    elif engine.why:
+        msg = f"pid {pid} on {node} {engine.why}"
     else:
         msg = f"pid {pid} on {node} ({engine.command[:80]}) does not listen as an engine of the catalog"
     hint = f"what can be taken over there: {known}"

@@ -10,10 +10,11 @@ from typing import Any
 
 from llmgw.control.loop import Control
 from llmgw.control.verbs import kept, leading, names, unknown
+from llmgw.core.asleep import asleep
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.plan import DrainReplica, Plan, Spot, StartReplica, Wait
+from llmgw.core.types.plan import DrainReplica, NapReplica, Plan, Spot, StartReplica, Wait
 from llmgw.core.types.state import State, Woken
 
 SCHEMA = "llmgw.wake/1"
@@ -73,7 +74,12 @@ def _decision(plan: Plan, state: State, model: Model) -> Decision:
         if isinstance(a, StartReplica):
             held = f"; held back: {a.withheld}" if a.withheld else ""
             return ("waits" if held else "starts", f"{a.why}{held}", a.profile, a.spots, ())
+    for a in mine:
+        if isinstance(a, NapReplica) and a.step == "wake":
+            held = f"; held back: {a.withheld}" if a.withheld else ""
+            return ("waits" if held else "loading", f"{a.why}{held}", a.profile, (), ())
     there = [r for r in plan.replicas if r.model == model.name and r.kept and not r.going]
+    there = [r for r in there if not asleep(r)]  # of one that cannot wake now the plan says why
     for r in sorted(there, key=lambda r: not r.complete_and_ready):
         where = ", ".join(f"{s.report.shard} on {s.node}" for s in r.members)
         word = "ready" if r.complete_and_ready else "loading"
@@ -97,14 +103,17 @@ def _place(state: State, spot: Spot) -> Json:
 
 
 def _evicted(plan: Plan, state: State, replica: str) -> Json:
-    """`when`: now, ends (it is on its way out already), or later (it is busy, loads or has just come up)."""
+    """`when`: now, ends (it goes, or falls asleep, already), or later (it is busy, loads or has just come up)."""
     for a in plan.actions:
-        if isinstance(a, DrainReplica) and a.replica == replica:
+        if not isinstance(a, DrainReplica | NapReplica) or a.replica != replica:
+            continue
+        if isinstance(a, DrainReplica) or a.step == "doze":
             return _row(a.replica, a.model, "now", a.why)
     row = next((r for r in plan.replicas if r.replica == replica), None)
-    drain = state.draining.get(row.incarnation) if row else None
+    under_way = state.draining | state.dozing
+    drain = under_way.get(row.incarnation) if row else None
     model = row.model if row else ""
-    if drain is not None or (row is not None and row.going):
+    if drain is not None or (row is not None and (row.going or asleep(row))):
         return _row(replica, model, "ends", drain.why if drain else "on its way out")
     return _row(replica, model, "later", "it is busy, loads or has just come up")
 

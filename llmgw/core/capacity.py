@@ -17,6 +17,8 @@ from llmgw.core.types.messages import STARTING, Capacity, Gpu, Resources
 from llmgw.core.types.state import Node, Shard, State
 
 GIB = 1 << 30
+#: Sums of floats come out a little different in another order: an agent's and control's are of two orders (A10).
+ROUNDING = 1e-6
 #: A whole-GPU engine may go on a GPU that a desktop uses a little of, no more than this share.
 WHOLE_GPU_USED_SHARE = 0.10
 
@@ -242,7 +244,7 @@ def short_of(capacity: Capacity, held: Held, need: Resources) -> str:
     ):
         if wanted and what in held.lacking:
             return f"its agent refused it for {what}: {held.lacking[what]}"
-        if total is not None and wanted and used + wanted > total:
+        if total is not None and wanted and used + wanted > total + ROUNDING:
             return f"{what}: {figure(max(total - used, 0))} of {figure(total)} {unit} free, {figure(wanted)} needed"
     return ""
 

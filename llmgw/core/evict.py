@@ -27,7 +27,8 @@ from llmgw.core.place.room import room_in
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Plan, Replica, Wait
-from llmgw.core.types.state import State
+from llmgw.core.types.record import STUCK
+from llmgw.core.types.state import Shard, State
 
 REASON = "evict"
 #: Names in a sentence.
@@ -94,19 +95,30 @@ def _way(
 ) -> Way:
     state, model = fleet.state, asks.model
     going = [r for r in replicas if r.members and _goes(state, r, leaving)]
-    if going:
-        for r in going:
-            fleet.free(r)
-        answer = find(fleet, model)
-        if isinstance(answer, Placement):
-            why = f"{asks.why}; it goes there once {_names(going)} ended"
-            return Way(why, hold=answer, then=answer, first=_ids(going))
+    stuck = [r for r in going if any(map(_stuck, r.members))]
+    ending = [r for r in going if not any(map(_stuck, r.members))]
+    if (way := _once(fleet, asks, ending)) is not None:
+        return way
     crash = _crashed(state, model, now)
     if crash:
         return Way(f"{asks.why}; nobody goes for it: {crash}")
     lazy = fleet.once("on demand", lambda: [r for r in replicas if _on_demand(state, r)])
     others = _others(state, lazy, asks, {r.incarnation for r in going}, now)
-    return _among(fleet, asks, others, now) or _never(fleet, asks, others, going)
+    by_others = _among(fleet, asks, others, now)
+    return by_others or _once(fleet, asks, stuck) or _never(fleet, asks, others, going)
+
+
+def _once(fleet: Fleet, asks: Asks, going: list[Replica]) -> Way | None:
+    """Where it goes once these have ended, which they do anyway; the fleet is without them from here on."""
+    if not going:
+        return None
+    for r in going:
+        fleet.free(r)
+    answer = find(fleet, asks.model)
+    if not isinstance(answer, Placement):
+        return None
+    why = f"{asks.why}; it goes there once {_names(going)} ended"
+    return Way(why, hold=answer, then=answer, first=_ids(going))
 
 
 def _among(fleet: Fleet, asks: Asks, others: list[Other], now: float) -> Way | None:
@@ -138,6 +150,11 @@ def _goes(state: State, r: Replica, leaving: Collection[str]) -> bool:
     if asleep(r) and not all(map(sleeps, r.members)):
         return True
     return r.going or r.incarnation in leaving or r.incarnation in state.draining
+
+
+def _stuck(shard: Shard) -> bool:
+    """It does not end by itself: who waits for its room alone may wait for ever (F67)."""
+    return STUCK in (shard.report.error or "")
 
 
 def _on_demand(state: State, r: Replica) -> bool:

@@ -27,12 +27,11 @@ from llmgw.core.types.plan import (
     StopReplica,
     Wait,
 )
+from llmgw.core.types.record import STUCK
 from llmgw.core.types.routes import RouteModel, RouteTable
 from llmgw.core.types.state import REMEMBERED, Node, Shard, State
 
 SCHEMA = "llmgw.status/1"
-#: In the error of a shard whose processes or memory do not go away: only a person can free what it holds (A43, F67).
-STUCK = "stuck: "
 #: As long as a drain may take where the catalog does not know the profile any more.
 DRAIN_TIMEOUT_S = 120.0
 
@@ -351,6 +350,7 @@ def _devices(name: str, node: Node) -> Iterator[str]:
                 f"{f.shard} on {name} holds {gib(f.memory_bytes)} GiB of GPU {index.get(f.gpu, f.gpu)} "
                 "beyond what it was given (gpu_memory of its profile)"
             )
+    yield from dict.fromkeys(f"pid {f.pid} on {name} {f.why}" for f in report.foreign if f.why)
 
 
 def _power(name: str, node: Node) -> Iterator[str]:

@@ -101,7 +101,9 @@ class Foreign(Part, frozen=True, kw_only=True):
     nearest: str | None
     differs: list[Differs]
     adopt: Annotated[str | None, Meta(description="The line that takes it over.")]
-    in_the_way: Annotated[str | None, Meta(description="Why it matches and is not taken over.")] = None
+    in_the_way: Annotated[str | None, Meta(description="Why it matches and is not taken over.")] = (
+        None
+    )
 
 
 class Blocked(Part, frozen=True, kw_only=True):

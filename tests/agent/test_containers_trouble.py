@@ -1,10 +1,14 @@
-"""Containers whose runtime is away or refuses: what is held, what is said; and what is given to an engine (F45)."""
+"""Containers whose agent lost its folder, or whose runtime is away or refuses: what is held and said (F45).
+
+And what is given to an engine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 import pytest
 
 from llmgw.core.types.catalog import Restart
+from scripts.ports import free_port
 from tests.agent.container_bed import (
     IMAGE,
     NEEDED,
@@ -31,6 +36,26 @@ from tests.agent.rig import Rig, alive, until
 __all__ = ["door", "podman", "rig", "whole"]
 pytestmark = NEEDED
 NEVER = Restart(max=0)
+
+
+def test_a1_its_agents_folder_is_lost(rig: Rig, podman: Bed) -> None:
+    """The new agent is who the container says, 0 starts and 0 stops; a copy of it tells nothing."""
+    rig.start_agent().registered()
+    shard = podman_start(rig)
+    box = podman.box()["Id"]
+    podman.podman("commit", box, "localhost/copy:1")
+    run = ("run", "--detach", "--network", "host", "localhost/copy:1")
+    copy = podman.podman(*run, "--port", str(free_port())).strip()
+    rig.kill9()
+    shutil.rmtree(rig.state_dir)
+    rig.again()
+    first, again = rig.control.registers[0], rig.control.registers[-1]
+    assert again["node_id"] == first["node_id"]
+    assert [(s["pid"], s["attempt"]) for s in again["shards"]] == [(shard["pid"], 1)]
+    assert {b["Id"]: b["State"]["Status"] for b in podman.boxes()} == {
+        box: "running",
+        copy: "running",
+    }
 
 
 # ---------------------------------------------------------------- the runtime is away

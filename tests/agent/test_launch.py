@@ -40,7 +40,11 @@ START = Start(
     ),
 )
 FACTS = NodeFacts(
-    node="box1", node_id="n1", address="10.0.0.1", fabrics={"ib0": Fabric(address="10.1.0.1")}
+    node="box1",
+    node_id="n1",
+    address="10.0.0.1",
+    fabrics={"ib0": Fabric(address="10.1.0.1")},
+    controls=("10.0.0.5:8801",),
 )
 GPUS = (Gpu(uuid="GPU-a", index=0), Gpu(uuid="GPU-b", index=1))
 
@@ -106,6 +110,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {k: v for k, v in got.items() if k.startswith("LLMGW_")} == {
         "LLMGW_NODE_ID": "n1",
         "LLMGW_NODE": "box1",
+        "LLMGW_CONTROLS": "10.0.0.5:8801",
         "LLMGW_REPLICA": "alpha-1",
         "LLMGW_SHARD": "alpha-1/0",
         "LLMGW_INCARNATION": "i1",

@@ -205,6 +205,28 @@ def test_a_torn_record_is_found_again_by_its_markers(rig: Rig, damage: bytes) ->
     assert not alive(pid)
 
 
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 512])
+def test_a_record_that_a_power_cut_tore_is_of_before_the_reboot(rig: Rig, damage: bytes) -> None:
+    """F39, F42: what became of a process is not waited for on the disk. Its node's last boot is: nothing is held."""
+    rig.start_agent().registered()
+    pid = rig.ready()["pid"]
+    rig.kill9()
+    os.kill(pid, signal.SIGKILL)
+    rig.record_path().write_bytes(damage)
+    known = json.loads((rig.state_dir / "identity.json").read_text())
+    other = {**known, "boot_id": "00000000-0000-0000-0000-000000000000"}
+    (rig.state_dir / "identity.json").write_text(json.dumps(other))
+    (rig.state_dir / "node.copy").write_bytes(damage)
+    rig.again()
+    assert rig.control.shard("alpha-1/0", "failed")["error"] == "the host was rebooted"
+    rig.kill9().again()  # the file that is kept aside is of this boot now, and says nothing any more
+    assert rig.control.shard("alpha-1/0", "failed")["error"] == "the host was rebooted"
+    rig.forget()
+    until(lambda: not [*(rig.state_dir / "records").iterdir()], "its files are gone")
+    rig.start(2)
+    rig.control.shard("alpha-2/0", "ready")
+
+
 def test_a_torn_record_without_a_process_is_held_until_it_is_stopped(rig: Rig) -> None:
     """A39: unreadable is not absent."""
     rig.start_agent().registered()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ def value(of: Any) -> bytes:
         return struct.pack("<I", 8) + text(of)
     if isinstance(of, list):
         return struct.pack("<IIQ", 9, 4, len(of)) + b"".join(struct.pack("<I", x) for x in of)
+    if isinstance(of, float):
+        return struct.pack("<If", 6, of)
     return struct.pack("<II", 4, of)
 
 
@@ -155,3 +158,18 @@ def test_only_what_needs_an_engine_that_is_not_here(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a.safetensors").write_bytes(b"x")
     assert catalog_of(tmp_path).models == {}
+
+
+@pytest.mark.parametrize(
+    "odd", [{"llama.attention.head_count_kv": "two"}, {"llama.context_length": float("nan")}]
+)
+def test_a_key_of_another_kind_is_the_files_trouble_and_no_end(tmp_path: Path, odd: Any) -> None:
+    weights(tmp_path, "a.gguf", odd)
+    (found,) = look.looked([tmp_path], "").weights
+    assert found.trouble.startswith("a key of another kind")
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.gguf")
+    (found,) = look.looked([tmp_path], "").weights
+    assert found.trouble == "it is no plain file"

@@ -153,3 +153,9 @@ def test_what_is_no_configuration_is_said(bad: str) -> None:
 def test_another_shape_is_an_error_not_a_crash(bad: str) -> None:
     with pytest.raises(CatalogError):
         swap.converted(*text.read("config.yaml", bad))
+
+
+def test_a_macro_that_names_itself_ends() -> None:
+    given = 'macros: {a: "${a} ${a}"}\nmodels: {m: {cmd: "x ${a} --port ${PORT}"}}\n'
+    found = swap.converted(*text.read("c", given))
+    assert len(str(found.catalog)) < 1_000_000

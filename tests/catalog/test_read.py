@@ -157,8 +157,7 @@ def test_refused(line: str, problem: str, refused: Refused, in_profile: InProfil
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [
-    ],
+    [],
 )
 def test_what_comes_later_is_refused_and_never_ignored(
     line: str, problem: str, refused: Refused, in_profile: InProfile

@@ -205,13 +205,15 @@ def test_wide_names_who_else_holds_memory() -> None:
         {"pid": 4242, "gpu": "GPU-a", "memory": 2 * GIB, "command": "python comfy.py", "port": None},
         {"pid": 4711, "gpu": "GPU-a", "memory": GIB, "command": "x", "shard": "coder-7k2/0"},
         {"pid": 99, "gpu": None, "memory": 0, "command": "ollama serve", "port": 11434},
+        {"pid": 98, "gpu": None, "memory": 0, "command": "vllm", "port": 1, "why": "is node old's"},
     ]  # fmt: skip
     document = fleet(nodes=[{**NODE, "foreign": others}])
-    assert text(document, wide=True)[-4:] == [
+    assert text(document, wide=True)[-5:] == [
         "NODE  GPU  PID   PORT   MEMORY   NOT OURS",
         "box1  0    4242  -      2.0 GiB  python comfy.py",
         "box1  0    4711  -      1.0 GiB  x (coder-7k2/0, beyond what it was given)",
         "box1  -    99    11434  -        ollama serve",
+        "box1  -    98    1      -        vllm (is node old's)",
     ]
     assert not any("comfy" in line for line in text(document))
 

@@ -152,6 +152,12 @@ def test_a71_one_too_many_is_not_offered_for_it_would_be_refused() -> None:
     ]
 
 
+def test_a70_an_engine_of_a_node_that_is_no_more_says_whose_it_is() -> None:
+    assert strangers(row(4242, "", 0, port=8080, why="carries the marks of node old")) == [
+        "? foreign llama-server pid 4242 box2 - 8080 - listens; carries the marks of node old"
+    ]
+
+
 def test_a70_what_is_not_quite_it_says_why() -> None:
     differs = [{"what": "-c", "wanted": "32768", "runs": "16384"}]
     like = {"engine": 4242, "nearest": "qwen/q4", "differs": differs, "port": 8080}

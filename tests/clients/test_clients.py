@@ -1,4 +1,4 @@
-"""The clients that people use, against a real llama-server behind a real control, agent and gateway (issue 5).
+"""The clients that people use, against a real llama-server behind a real control, agent and gateway.
 
 The SDKs are in an environment of their own (build/clients, `make test-clients`): llmgw does not depend on them.
 """

@@ -6,6 +6,8 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmgw.core.types.messages import Gpu, ShardReport
 from llmgw.render import page
 from llmgw.render import status as shown_status
@@ -178,6 +180,24 @@ async def test_a_gpu_that_is_gone_is_undrained_by_its_uuid(bench: Bench) -> None
         await Agent(bench, gpus=GPUS[:1]).register()
         said = await bench.post("/api/v1/nodes/box1/undrain", {"gpu": "GPU-b"})
         assert (said["where"], bool(said["was"])) == ("GPU GPU-b of box1", True)
+
+
+@scenario
+async def test_f54_what_was_drained_stays_so_under_another_name(bench: Bench) -> None:
+    """The operator drained a box: called otherwise, it would be given new work, and its engines would stay."""
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running() as control:
+        agent = await running(bench, engine(gpus=("GPU-a",)))
+        await bench.post("/api/v1/nodes/box1/drain", {"gpu": 1})
+        await bench.post("/api/v1/nodes/box1/drain")
+        said = dict(control.state.cordoned)
+        await bench.later(16)
+        agent.report = replace(agent.report, node="box9", instance="i2")
+        await agent.register()
+        assert list(control.state.nodes) == ["box9"]
+        assert control.state.cordoned == {("box9", gpu): why for (_, gpu), why in said.items()}
+    async with bench.running() as control:
+        assert control.state.cordoned.keys() == {("box9", ""), ("box9", "GPU-b")}
 
 
 @scenario

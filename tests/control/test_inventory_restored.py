@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmgw.control.store import read_memory
-from llmgw.core.types.messages import SendReport, Start
+from llmgw.core.types.messages import PROTOCOL_FLOOR, SendReport, Start
 from tests.control.bench import CATALOG, ON_DEMAND, Agent, Bench, engine, scenario, started
 
 BETA = CATALOG.replace("alpha:", "beta:").replace("first", "second").split("models:\n")[1]
@@ -180,10 +180,13 @@ async def test_f16_a_backup_does_not_know_all_nodes_and_starts_nothing_that_they
 
 
 @scenario
-async def test_f16_commands_go_out_under_the_epoch_of_the_moment_they_are_fetched(
+async def test_f16_f33_an_order_goes_out_under_the_epoch_in_which_its_agent_said_what_it_runs(
     bench: Bench,
 ) -> None:
-    """box1 works for this control until box2 comes, which obeyed 50: nothing queued before is refused for its epoch."""
+    """box1 works for this control until box2 comes, which obeyed 50: what was queued for box1 before is not refused.
+
+    Had box1 obeyed 50 too, and started something by it, it would be: under 51 it would start a second one.
+    """
     bench.catalog.write_text(CATALOG + BETA)
     async with bench.running(crash=True):
         pass
@@ -199,11 +202,33 @@ async def test_f16_commands_go_out_under_the_epoch_of_the_moment_they_are_fetche
         assert box2.said.epoch == control.state.epoch == 51
         told = await box1.poll()  # what was queued under the old epoch too
         assert [type(c) for c in told] == [Start, SendReport]
-        assert {c.epoch for c in told} == {51}
+        assert [c.epoch for c in told] == [2, 51]
         await box1.tell(started(told[0]))  # type: ignore[arg-type]
         assert await box1.register() == dict.fromkeys((s for s, _ in box1.shards), "keep")
         assert bench.orders(box1) == bench.orders(box2) == []
         assert read_memory(bench.inventory).epoch == 51
+
+
+@scenario
+async def test_f33_above_a_leader_that_was_seen_nothing_is_placed_before_the_answer(
+    bench: Bench,
+) -> None:
+    """box1 may have obeyed that leader too, and run what is asked for by now."""
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running() as control:
+        box1 = Agent(bench, "box1")
+        await box1.register()
+        older = {"protocol": PROTOCOL_FLOOR - 1, "epoch_seen": 50, "leader_uuid": "before"}
+        await Agent(bench, "box2", **older).register()
+        assert control.state.epoch == 51
+        await bench.demand(1, waiting={"alpha": 1})
+        await bench.later(1)
+        assert bench.orders(box1) == ["report"]
+        assert [c.epoch for c in await box1.poll()] == [51]
+        await box1.register()
+        await bench.later(1)
+        assert bench.orders(box1) == ["start"]
+        assert [c.epoch for c in await box1.poll()] == [51]
 
 
 @scenario

@@ -58,6 +58,19 @@ async def test_a70_f73_who_holds_memory_besides(bench: Bench) -> None:
 
 
 @scenario
+async def test_a1_an_engine_of_a_node_that_is_no_more_is_warned_of_once(bench: Bench) -> None:
+    """It is in no other list."""
+    async with bench.running():
+        old = [Foreign(pid=8, gpu=gpu, port=9001, why="is node old's") for gpu in ("G-0", "G-1")]
+        agent = Agent(bench, gpus=(GPU,), foreign=tuple(old))
+        await agent.register()
+        status = await bench.get("/api/v1/status")
+        assert status["warnings"].count("pid 8 on box1 is node old's") == 1
+        assert {f["why"] for f in status["nodes"][0]["foreign"]} == {"is node old's"}
+        assert (await bench.get("/api/v1/plan"))["foreign"][0]["why"] == "is node old's"
+
+
+@scenario
 async def test_f59_devices_that_are_not_known_are_told_with_the_reason(bench: Bench) -> None:
     async with bench.running():
         agent = Agent(bench, gpus=None, gpus_error="NVML: Unknown Error")

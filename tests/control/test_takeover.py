@@ -175,15 +175,17 @@ async def test_a71_names_that_nobody_has_are_refused_with_those_there_are(bench:
     bench.catalog.write_text(ON_DEMAND + TWO)
     async with bench.running():
         deaf = Foreign(pid=9, gpu="GPU-0", command="train.py")
+        lost = Foreign(pid=8, port=9001, command="engine", why="carries the marks of node old")
         await there(bench, ROW, deaf)
         await bench.later(61)
         assert "no node called box9" in await refused(bench, 404, node="box9")
         assert "does not answer" in await refused(bench, 409)
-        await there(bench, ROW, deaf)
+        await there(bench, ROW, deaf, lost)
         for about, words in (
             ({"pid": 1}, "box1 reports no engine with pid 1 that llmgw did not start"),
             ({"pid": 1}, f"box1:{PID}"),
             ({"pid": 9}, "pid 9 on box1 (train.py) does not listen as an engine"),
+            ({"pid": 8}, "pid 8 on box1 carries the marks of node old"),
             ({"what": "beta/main"}, "no model called beta"),
             ({"what": "alpha/man"}, "no profile called alpha/man - did you mean alpha/main?"),
         ):

@@ -6,9 +6,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from llmgw.control.wake import document
+from llmgw.core.reconcile.decide import decide
+from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import Capacity, DrainShard
-from llmgw.core.types.state import Failure
+from llmgw.core.types.state import (
+    DozeBegun,
+    Failure,
+    Published,
+    State,
+    Turned,
+    Withheld,
+    Woken,
+)
 from tests.control.bench import ON_DEMAND, Agent, Bench, engine, scenario
+from tests.core.test_asleep import T, other, sleeper
+from tests.core.test_asleep import world as asleep_world
+from tests.core.test_least import two
 
 OTHER = """\
   beta:
@@ -111,6 +125,35 @@ async def test_a_busy_one_goes_later_and_one_on_its_way_out_is_said(bench: Bench
         await bench.post("/api/v1/models/alpha/stop")
         said = await bench.post(WAKE.format("beta"), {"dry_run": True})
         assert [r["when"] for r in said["evicts"]] == ["ends"]
+
+
+def told(state: State, name: str, now: float = T) -> dict[str, Any]:
+    """The document of a wish for the model."""
+    state = observe(state, Woken(name), now)
+    return document(decide(state, now), state, state.catalog.models[name], dry_run=True)
+
+
+def test_a64_one_that_falls_asleep_for_it_goes_now_and_then_is_on_its_way() -> None:
+    """Not "later": it is neither busy nor loading."""
+    state = two()
+    (row,) = told(state, "beta")["evicts"]
+    assert (row["replica"], row["when"]) == ("alpha-2", "now")
+    assert row["why"].startswith("makes room for beta")
+    state = observe(state, DozeBegun("inc-alpha-2", "it goes to sleep"), T)
+    routed = observe(state, Published(7, frozenset(), frozenset({"inc-alpha-2"})), T)
+    falling = observe(routed, Turned("box1", ("inc-alpha-2", 0), "asleep"), T)
+    assert [r["when"] for r in told(falling, "beta")["evicts"]] == ["ends"]
+
+
+def test_a62_a_sleeper_is_woken_or_said_to_wait() -> None:
+    said = told(asleep_world(sleeper()), "alpha")
+    assert (said["state"], said["profile"]) == ("loading", "main")
+    assert "it sleeps on box1" in said["why"]
+    paused = observe(asleep_world(sleeper()), Withheld("a plan is required"), T)
+    assert told(paused, "alpha")["state"] == "waits"
+    said = told(asleep_world(sleeper(), other(22)), "alpha")
+    assert said["state"] != "loading", said
+    assert "GiB free" in said["why"]
 
 
 @scenario

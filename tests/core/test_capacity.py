@@ -322,6 +322,13 @@ def test_a59_host_memory_cores_and_watts_of_a_node_are_counted(need: Resources, 
     assert short_of(LIMITS, FULL, need) == why
 
 
+def test_a10_what_fits_to_the_last_core_fits_whatever_was_added_first() -> None:
+    """0.1 + 0.2 + 0.3 is more than 0.6; its agent takes it (`claims`), so control may offer it."""
+    used = Held(cpu_cores=0.1 + 0.2)
+    assert short_of(Capacity(cpu_cores=0.6), used, Resources(cpu_cores=0.3)) == ""
+    assert short_of(Capacity(cpu_cores=0.6), used, Resources(cpu_cores=0.301))
+
+
 def test_what_a_node_does_not_say_limits_nothing() -> None:
     need = Resources(host_memory_bytes=GIB, cpu_cores=99.0, power_w=9e9)
     assert short_of(Capacity(), FULL, need) == ""

@@ -6,7 +6,7 @@ import pytest
 
 from llmgw.core import demand
 from llmgw.core.adopt.survey import survey
-from llmgw.core.reconcile.observe import observe
+from llmgw.core.reconcile.observe import REPLICAS_KEPT, observe
 from llmgw.core.types.catalog import Model, Scaling
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import Demand
@@ -193,3 +193,13 @@ def test_a64_a_control_that_starts_knows_who_has_waited_longest() -> None:
     assert demand.waited_s(later, "gamma", 52.0) == 32.0, "its own count goes on"
     odd = observe(fleet(), said(1, waiting={"beta": 1}, waited={"beta": -5.0}), 50.0)
     assert demand.waited_s(odd, "beta", 50.0) == 0.0
+
+
+def test_a_gateway_that_stays_for_months_is_no_list_of_all_that_ever_ran() -> None:
+    """Each placement has a name of its own; what is there still is known by its last byte."""
+    state = running(catalog(ALPHA), node("box1", shard("alpha-1/0")))
+    for n in range(1, 4):
+        ages = {f"alpha-{n}-{i}": 1.0 for i in range(REPLICAS_KEPT)} | {"alpha-1": 2.0}
+        state = observe(state, said(n, last_byte=ages, answered=ages), 50.0)
+    view = state.gateways["g"]
+    assert view.last_byte_s == view.answered_s == {"alpha-1": 48.0}

@@ -20,8 +20,6 @@ from llmgw.core.types.state import (
     Demanded,
     Failure,
     NodeRegistered,
-    SessionLost,
-    Tick,
     Woken,
 )
 from tests.core.crowded import (
@@ -195,36 +193,6 @@ def test_of_more_than_min_only_the_surplus_goes_the_least_used_of_it() -> None:
     plan = decide(state, LATER + 2)
     assert drains(plan) == {}
     assert waits(plan, "big").hopeless
-
-
-@pytest.mark.parametrize("second", ["loading", "unhealthy", "asleep"])
-def test_a64_what_serves_for_min_stays_while_the_other_does_not(second: str) -> None:
-    """It may never come up: then nobody would be left, and nobody has asked for that."""
-    cat = catalog(sized("a", 10, min=1, max=2), C)
-    rest = Asleep(verified=True, rest_bytes=10 * GIB) if second == "asleep" else None
-    other = up("a-2", 10, port=18001, state=second, sleep=1, asleep=rest)
-    state = used(fleet(cat, box(up("a-1", 10), other)), LATER, a_1=900.0, a_2=1.0)
-    state = said(state, LATER + 1, waiting={"c": 1})
-    assert "a-1" not in drains(decide(state, LATER + 1))
-
-
-def test_a64_below_its_min_nothing_of_a_model_goes() -> None:
-    cat = catalog(sized("a", 20, min=1, max=2), C)
-    rest = Asleep(verified=True, rest_bytes=20 * GIB)
-    state = fleet(cat, box(up("a-1", 20, state="asleep", sleep=1, asleep=rest)))
-    plan = decide(said(state, LATER + 1, waiting={"c": 1}), LATER + 1)
-    assert drains(plan) == {}
-
-
-def test_f61_what_counts_as_lost_does_not_stand_for_min() -> None:
-    cat = catalog(sized("a", 20, min=1, max=2), C)
-    cat = replace(cat, models={k: replace(m, lost_after_s=5.0) for k, m in cat.models.items()})
-    state = fleet(cat, box(up("a-1", 20)), box(up("a-2", 20, "box2-0"), name="box2"))
-    state = used(state, LATER, a_1=900.0, a_2=1.0)
-    state = observe(state, SessionLost("box2"), LATER)
-    state = observe(said(state, LATER + 9, waiting={"c": 1}), Tick(), LATER + 9)
-    assert state.lost == {"inc-a-2"}
-    assert drains(decide(state, LATER + 9)) == {}
 
 
 def test_a_model_just_loaded_is_protected_for_min_up() -> None:

@@ -255,6 +255,7 @@ def test_a70_the_rows_of_one_engine_are_one() -> None:
         Foreign(pid=11, gpu="GPU-0", shard="a-1/0"),
     )
     desktop, engine = engines(rows)
+    assert engines(report(Foreign(pid=9, port=1, why="is node old's")))[0].why == "is node old's"
     assert (desktop.pid, desktop.started, desktop.port) == (9, None, 0)
     assert nearest(CATALOG, rows, desktop) is None
     assert (engine.pid, engine.gpus, engine.memory_bytes, engine.port) == (42, ("GPU-0",), 5, 8080)

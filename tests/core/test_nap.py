@@ -60,7 +60,7 @@ from tests.core.test_asleep import (
     up,
     world,
 )
-from tests.core.world import GIB, actions, catalog, gpus, model, node, profile, running, shard
+from tests.core.world import GIB, actions, catalog, model, node, profile, running, shard
 
 # ---------------------------------------------------------------- to sleep
 
@@ -360,37 +360,3 @@ def test_a64_for_one_that_moves_an_idle_one_goes_to_sleep_as_for_any_other() -> 
     state = running(catalog(ALPHA, pin), box(up(), used=10), there)
     state = fold(state, Cordoned("box2", "", "since noon"))
     assert actions(decide(state, T)) == ["nap alpha", "wait pin"]
-
-
-def two() -> State:
-    """alpha runs twice, once always; beta waits, and the one that was used last by its agent's word is in its way."""
-    cat = catalog(
-        replace(ALPHA, scaling=replace(SCALE, min=1, max=2)),
-        model("beta", profile(gpus=1, gpu_memory_bytes=20 * GIB), scaling=NEVER),
-    )
-    one = up(last_request_age_s=1.0)
-    more = shard("alpha-2/0", gpus=("box1-1",), sleep=1, port=18001, last_request_age_s=90.0)
-    there = node("box1", one, more, gpus=gpus("box1", 24, 24, used={0: 10, 1: 10}))
-    state = running(cat, there)
-    for n in (1, 2):
-        state = fold(state, Demanded(Demand(gateway="g", n=n, waiting={"beta": 1})))
-    return state
-
-
-def test_a64_what_falls_asleep_for_another_does_not_count_for_min() -> None:
-    """Both are idle for their timeout, the one by when it came up, the other by its last byte: one goes and no more."""
-    plan = decide(two(), T)
-    assert [a.replica for a in plan.actions if isinstance(a, NapReplica)] == ["alpha-2"]
-
-
-def test_a66_what_falls_asleep_for_another_replaces_nothing() -> None:
-    """The one by yesterday's profile is all that serves then."""
-    state = two()
-    drifted = replace(state.nodes["box1"].shards[0].report, fingerprint="yesterday")
-    rest = tuple(s.report for s in state.nodes["box1"].shards[1:])
-    state = fold(
-        state, NodeRegistered(replace(state.nodes["box1"].report, shards=(drifted, *rest)))
-    )
-    plan = decide(state, T)
-    assert [a.replica for a in plan.actions if isinstance(a, NapReplica)] == ["alpha-2"]
-    assert not [a for a in plan.actions if isinstance(a, DrainReplica)]

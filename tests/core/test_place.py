@@ -215,6 +215,9 @@ def test_a59_a_circuit_is_not_overdrawn_by_its_nodes_together() -> None:
     assert spot(exact, office(), other, cat=cat).node == "box1"
     modest = model("alpha", profile())
     assert spot(modest, office(), other, cat=cat).node == "box1"
+    small = model("alpha", profile(power_w=0.2))
+    last = catalog(small, circuits={"office": 0.3})  # 0.1 + 0.2 is more, by rounding alone
+    assert spot(small, office(drawing(0.1)), cat=last).node == "box1"
 
 
 def test_a_circuit_nobody_described_limits_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The second box is one pasted line away: what `llmgw token` prints is run there as it is (contract/http.md, issue 8).
+"""The second box is one pasted line away: what `llmgw token` prints is run there as it is (contract/http.md).
 
 Two boxes: this one with control, and a network namespace whose only way out leads here.
 """

@@ -1,7 +1,7 @@
 """A network that breaks, a leader that is paused, a store that is gone or forgets: real etcd, controls, agents.
 
 After each: no GPU twice at any moment, no older epoch obeyed, 0 engines restarted, one leader, every request for what
-is loaded answered (issue 7.6, A24, F17, F21-F31, F60-F63). SEVERAL_LONG=1: a leader is paused for 60 s, the store is
+is loaded answered (A24, F17, F21-F31, F60-F63). SEVERAL_LONG=1: a leader is paused for 60 s, the store is
 away for 60 s, and a link flaps for 60 s, instead of seconds.
 """
 

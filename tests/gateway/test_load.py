@@ -17,7 +17,7 @@ from tests.gateway.rig import loaded, rig, run, table
 from tests.gateway.test_main import client, engine, fleet, process
 
 MIB = 1 << 20
-#: So many as issue 5 asks for; fewer where descriptors are short.
+#: So many at once; fewer where descriptors are short.
 CONNECTIONS = 10_000
 #: What an idle connection may cost; measured: 3.4 KiB (Python 3.11, uvloop 0.22).
 IDLE_BYTES = 8 * 1024

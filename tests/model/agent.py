@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from llmgw.core.supervise import initial_state, next_due, supervise, unidentified
 from llmgw.core.supervise.fence import REIGN_S
 from llmgw.core.types import node as n
-from llmgw.core.types.messages import Capacity, Gpu
+from llmgw.core.types.messages import Capacity, Gpu, SendReport
 from llmgw.core.types.record import Key
 from tests.model.rules import Rules
 from tests.model.values import Agt, Link, Orders, box, put
@@ -60,7 +60,7 @@ def ordered(rules: Rules, agent: Agt, orders: Orders, leases: tuple[str, ...]) -
             boxed.value,
             seq=seq,
             session=_session(orders.number),
-            epoch=orders.epoch,
+            epoch=orders.epoch if isinstance(boxed.value, SendReport) else orders.under,
             leader_uuid=orders.leader_uuid,
         )
         event = n.CommandReceived(command=command, control=_url(to))

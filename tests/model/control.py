@@ -85,10 +85,8 @@ def leads(rules: Rules, control: Ctl, epoch: int, uuid: str, known: frozenset[st
     memory = warm if control.led else merged(control.memory.value, left, warm)
     state = replace(_started(memory), epoch=epoch, leader_uuid=uuid)
     sessions = (None,) * len(control.sessions) if control.led else control.sessions
-    control = control._replace(
-        state=box(rules.promoted(state)), sessions=sessions, leads=True, led=True
-    )
-    return turned(control)
+    control = control._replace(state=box(state), sessions=sessions, leads=True, led=True)
+    return turned(rules.promoted(control))
 
 
 def rises(control: Ctl, epoch: int) -> Ctl:
@@ -125,7 +123,7 @@ def _pass(control: Ctl) -> tuple[Ctl, frozenset[str]]:
         applied = Applied(state, [(f"n{i}", SendReport()) for i in sorted(control.rivals)])
     else:
         sessions = control.sessions
-        performer = Ours(lambda name: sessions[int(name[1:])] is not None, 0.0)
+        performer = Ours(lambda name: _fenced(sessions[int(name[1:])], state.epoch), 0.0)
         applied = performer.apply(state, plan, NOW)
     state = observe(applied.state, s.Announced(lacking), NOW) if lacking else applied.state
     control = control._replace(state=box(state), memory=box(memory_of(state, 0.0)))
@@ -138,6 +136,10 @@ def _pass(control: Ctl) -> tuple[Ctl, frozenset[str]]:
         if session is not None and session.told < state.epoch and not control.rivals:
             control = sent(control, at, SendReport())
     return control, frozenset(about)
+
+
+def _fenced(session: Session | None, epoch: int) -> bool:
+    return session is not None and session.told >= epoch
 
 
 class Ours(Performer):

@@ -17,6 +17,7 @@ from llmgw.core.supervise import supervise
 from llmgw.core.types import node as n
 from llmgw.core.types.messages import NodeReport, Token
 from llmgw.core.types.state import State
+from tests.model.values import Ctl, box
 
 Stepped = tuple[n.AgentState, tuple[n.Effect, ...]]
 
@@ -47,7 +48,7 @@ class Rules(NamedTuple):
     outranked: Callable[[State, str, NodeReport], bool] = outranked
     unfenced: Callable[[State, str, NodeReport], bool] = unfenced
     above: Callable[[int, int], int] = above
-    promoted: Callable[[State], State] = lambda state: state
+    promoted: Callable[[Ctl], Ctl] = lambda control: control
 
 
 # ---------------------------------------------------------------- planted bugs
@@ -93,10 +94,13 @@ def _as_if(state: n.AgentState, token: Token | None, event: n.Event, now: float)
     return (after if stored else replace(after, token=state.token)), effects
 
 
-def trusting(state: State) -> State:
+def trusting(control: Ctl) -> Ctl:
     """A new leader takes a standby's picture for the fleet, and decides at once."""
+    state = control.state.value
     nodes = {k: replace(x, settled=True, connected=True) for k, x in state.nodes.items()}
-    return replace(state, nodes=nodes, settled_s=state.started_s)
+    sessions = tuple(x and x._replace(told=state.epoch) for x in control.sessions)
+    settled = replace(state, nodes=nodes, settled_s=state.started_s)
+    return control._replace(state=box(settled), sessions=sessions)
 
 
 def never(*_: Any) -> bool:
@@ -104,13 +108,11 @@ def never(*_: Any) -> bool:
 
 
 PLANTED = {
-    "no fence": Rules()._replace(supervise=any_epoch),
-    "no rule for equal epochs": Rules()._replace(supervise=any_leader),
-    "an old session's queue": Rules()._replace(supervise=any_session),
-    "decides before the answer": Rules()._replace(promoted=trusting),
-    "takes any report": Rules()._replace(unfenced=never),
-    "not above what agents tell": Rules()._replace(
-        outranked=never, above=lambda stored, _seen: 1 + stored
-    ),
-    "two files are one": Rules()._replace(supervise=any_file),
+    "no fence": Rules(supervise=any_epoch),
+    "no rule for equal epochs": Rules(supervise=any_leader),
+    "an old session's queue": Rules(supervise=any_session),
+    "decides before the answer": Rules(promoted=trusting),
+    "takes any report": Rules(unfenced=never),
+    "not above what agents tell": Rules(outranked=never, above=lambda stored, _seen: 1 + stored),
+    "two files are one": Rules(supervise=any_file),
 }

@@ -110,10 +110,10 @@ class Model:
         for name in sorted(turn.about):
             agent = world.agents[int(name[1:])]
             # Of epoch 1 nobody led before, as far as anybody tells: there is nobody to fence off.
-            if self.fenced and agent.high < state.epoch > 1:
+            if self.fenced and agent.high < _under(control, name) > 1:
                 why = (
                     "nothing is decided before the fencing answer: "
-                    f"{control.name} decides about {name} with epoch {state.epoch}, which stored {agent.high}"
+                    f"{control.name} decides about {name} with epoch {_under(control, name)}, which stored {agent.high}"
                 )
                 world = world._replace(wrong=world.wrong or why)
         return world
@@ -164,7 +164,16 @@ class Model:
         epoch = state.epoch or link.epoch
         if not new and (link.leader, link.epoch) == (control.leads, epoch):
             return
-        orders = Orders(node, to, link.number, epoch, state.leader_uuid, control.leads, new)
+        orders = Orders(
+            node,
+            to,
+            link.number,
+            epoch,
+            state.leader_uuid,
+            control.leads,
+            session.told or epoch,
+            new,
+        )
         world = world.with_control(to, controls.acknowledged(control, node, link.seq))
         what = ", ".join(_words(c.value) for _, c in new) or "that it leads"
         said = f"{control.name} tells n{node}: {what} (epoch {epoch}, on its way)"
@@ -295,6 +304,12 @@ class Model:
                 controls=tuple(c._replace(memory=memory) for c in world.controls)
             )
         return Step(f"{name} is killed, and started again", world, fault=True)
+
+
+def _under(control: Ctl, name: str) -> int:
+    """The epoch of an order to this node: that in which its agent said what it runs, as `sessions.stamped` has it."""
+    session = control.sessions[int(name[1:])]
+    return (session.told if session else 0) or control.state.value.epoch
 
 
 def _ended(world: World, at: int) -> World:

@@ -11,7 +11,7 @@ aware), is found lost; a poll is answered and the answer arrives, late, twice or
 likewise, or never; agents tell news, restart, register anew; an operator stops the engine; the lease store comes back
 empty; two controls have a file's lease each. Time stands still, but for what waits long: QUIET_S, REIGN_S. News reach
 control at once: late news are news not told yet. Epochs are counted, ages are not, so each space below is finite and
-looked at whole: 300 to 25,000 worlds each, 114,000 together, in 14 s of CPU. `python -m tests.model --help` looks at
+looked at whole: 300 to 25,000 worlds each, 115,000 together, in 14 s of CPU. `python -m tests.model --help` looks at
 larger ones; 300,000 worlds take 20 s and 1 GB.
 
 The laws: no effect of a lower epoch once a higher one is stored; one leader an epoch; no effect of an old session;

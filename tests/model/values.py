@@ -122,7 +122,7 @@ class Says(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What a poll brought, on its way to the agent."""
+    """What a poll brought, on its way to the agent. `under`: the epoch of its orders, of questions it is `epoch`."""
 
     node: int
     to: int
@@ -130,6 +130,7 @@ class Orders(NamedTuple):
     epoch: int
     leader_uuid: str
     leader: bool
+    under: int
     commands: tuple[tuple[int, Box[Command]], ...]
 
 

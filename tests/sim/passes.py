@@ -109,7 +109,7 @@ class Passes:
         self, action: p.StartReplica | p.RollReplica, commands: list[Order], *, roll: bool
     ) -> bool:
         control, sim, spots = self.control, self.sim, action.spots
-        if not all(control.sessions.reachable(spot.node) for spot in spots):
+        if not all(control.sessions.answered(spot.node) for spot in spots):
             return False
         state = control.picture
         known = {x.report.replica for node in state.nodes.values() for x in node.shards}

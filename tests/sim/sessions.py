@@ -214,10 +214,10 @@ class Sessions:
 
     # ------------------------------------------------------------ commands
 
-    def reachable(self, node: str) -> bool:
-        """May be sent a command: an agent below the protocol's floor is never (F55)."""
+    def answered(self, node: str) -> bool:
+        """Something may be placed there: its agent has stored our epoch, and is not below the floor (F55)."""
         session = self.of.get(node)
-        return session is not None and not session.read_only
+        return session is not None and session.fenced and not session.read_only
 
     def send(self, node: str, command: m.Command) -> None:
         """Queue it, unless the same is under way; what changed nothing is repeated after a while."""

@@ -50,7 +50,9 @@ def ask(url: str, path: str, token: str, trust: Trust = Trust()) -> Answer:  # n
             verify=tls.verify(plain, trust),
         )
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
-        return Answer(0, error=": ".join(filter(None, tls.trouble(e))) or str(e) or type(e).__name__)
+        return Answer(
+            0, error=": ".join(filter(None, tls.trouble(e))) or str(e) or type(e).__name__
+        )
     return Answer(found.status_code, found.headers.get("date", ""))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from llmgw.agent.gpu.xid import Xid
 from llmgw.core.types.messages import Gpu
 
@@ -15,6 +17,7 @@ class Link(NamedTuple):
     generation: int | None = None
     width: int | None = None
 
+    @override
     def __str__(self) -> str:
         return f"gen{self.generation} x{self.width}"
 

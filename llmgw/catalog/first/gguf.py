@@ -5,6 +5,7 @@ Source: docs/gguf.md of ggml-org/ggml (format, version 3; "standardized key-valu
 
 from __future__ import annotations
 
+import stat
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,9 +52,20 @@ class Header(Struct, frozen=True):
 
 
 def read(path: Path) -> Header:
-    """GgufError, OSError."""
+    """GgufError, OSError; who wrote the file may have put anything into it."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a FIFO would be waited for
+        msg = "it is no plain file"
+        raise GgufError(msg)
     with path.open("rb") as file:
         keys = _keys(file)
+    try:
+        return _header(keys)
+    except (TypeError, ValueError, OverflowError) as e:
+        msg = f"a key of another kind than it should be: {e}"
+        raise GgufError(msg) from e
+
+
+def _header(keys: dict[str, Any]) -> Header:
     architecture = str(keys.get("general.architecture", ""))
 
     def number(key: str) -> int:

@@ -13,6 +13,7 @@ _MACRO = re.compile(r"\$\{([^{}]*)\}")
 _OURS = {"PORT": "${port}", "MODEL_ID": "${model}"}
 #: Macros may name macros that were defined before them.
 _DEPTH = 20
+_MAX_CHARS = 100_000
 
 
 class Macros:
@@ -25,7 +26,9 @@ class Macros:
     def filled(self, text: str) -> str:
         for _ in range(_DEPTH):
             before, text = text, _MACRO.sub(self._macro, text)
-            if text == before:
+            if (
+                text == before or len(text) > _MAX_CHARS
+            ):  # one that names itself would grow for ever
                 break
         return text
 

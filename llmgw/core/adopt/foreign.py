@@ -18,7 +18,7 @@ from llmgw.core.types.plan import Judged
 
 
 class Engine(Struct, frozen=True):
-    """A process that is not ours, with all that descends from it; `started`: it can be taken over."""
+    """A process that is not ours, with all that descends from it; `started`: it can be taken over; `why` it cannot."""
 
     pid: int
     command: str
@@ -26,6 +26,7 @@ class Engine(Struct, frozen=True):
     gpus: tuple[str, ...]
     memory_bytes: int
     started: Started | None = None
+    why: str = ""
 
 
 class Match(Struct, frozen=True):
@@ -56,7 +57,8 @@ def engines(report: NodeReport) -> tuple[Engine, ...]:
         port = started.port if started else own.port or 0
         memory = sum(f.memory_bytes for f in rows)
         command = " ".join(started.argv) if started else own.command
-        found.append(Engine(pid, command, port, gpus, memory, started))
+        why = next((f.why for f in rows if f.why), "")
+        found.append(Engine(pid, command, port, gpus, memory, started, why))
     return tuple(found)
 
 

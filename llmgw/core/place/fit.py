@@ -10,7 +10,7 @@ from itertools import combinations, islice
 
 from msgspec import Struct
 
-from llmgw.core.capacity import Held, gib, gpu_takes, pool_short, short_of
+from llmgw.core.capacity import ROUNDING, Held, gib, gpu_takes, pool_short, short_of
 from llmgw.core.place.fleet import Fleet, GpuRoom
 from llmgw.core.place.near import APART, NUMA, NVLINK, WORDS
 from llmgw.core.types.catalog import Profile
@@ -148,7 +148,7 @@ def circuit(fleet: Fleet, node: Node, profile: Profile, ranks: int) -> str:
     if name is None or name not in circuits or not profile.power_w:
         return ""
     total, used = circuits[name], fleet.panel(name).power_w
-    if used + profile.power_w * ranks > total:
+    if used + profile.power_w * ranks > total + ROUNDING:
         free = f"{max(total - used, 0):g} of {total:g} W free"
         return f"circuit {name}: {free}, {profile.power_w * ranks:g} needed"
     return ""

@@ -20,8 +20,6 @@ from llmgw.core.types.plan import NapReplica, Replica, Wait
 
 def dozes(p: Pass, model: Model, r: Replica, why: str) -> bool:
     """Whether the idle replica sleeps instead of being drained; its next step is among the actions, if one is due."""
-    if r.incarnation in p.dozing:
-        return True
     profile = model.profile(r.profile)
     assert profile is not None
     # It may have been started without, or by an older agent.
@@ -55,7 +53,7 @@ def makes_room(p: Pass, asks: Model, r: Replica, why: str) -> bool:
 def stays(p: Pass, model: Model) -> None:
     """Those that were to sleep and are not idle any more, nor in anybody's way, are routed again."""
     for r in p.staying(model) if p.state.dozing else ():
-        if r.incarnation in p.state.dozing and r.incarnation not in p.dozing:
+        if r.incarnation in p.state.dozing:
             p.actions.append(_step("stay", r, "it is wanted again"))
 
 

@@ -49,6 +49,9 @@ from llmgw.core.types.state import (
     Woken,
 )
 
+#: Times of so many replicas are kept for a gateway before it is looked at which of them are still there.
+REPLICAS_KEPT = 1000
+
 
 def observe(state: State, event: Event, now: float) -> State:
     """The state with one fact more. Pure; the same event twice changes nothing the second time."""
@@ -136,7 +139,7 @@ def _demanded(state: State, told: Demand, now: float) -> State:
     answered = dict(old.answered_s) if old else {}
     for replica, age_s in told.answered.items():
         answered[replica] = max(answered.get(replica, 0.0), now - age_s)
-    view = GatewayView(told, now, last_byte, answered)
+    view = GatewayView(told, now, _of_known(state, last_byte), _of_known(state, answered))
     wanted = {m: now for m, n in told.waiting.items() if n and m in state.catalog.models}
     return replace(
         state,
@@ -144,6 +147,14 @@ def _demanded(state: State, told: Demand, now: float) -> State:
         gateways=state.gateways | {told.gateway: view},
         wanted_s=state.wanted_s | wanted,
     )
+
+
+def _of_known(state: State, times_s: dict[str, float]) -> dict[str, float]:
+    """A name is new at each placement, and a gateway may stay for months: what is over is left out, now and then."""
+    if len(times_s) <= REPLICAS_KEPT:
+        return times_s
+    known = {shard.report.replica for shard in _shards(state)}
+    return {replica: at_s for replica, at_s in times_s.items() if replica in known}
 
 
 def _without_gateways(state: State, names: frozenset[str]) -> State:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from llmgw.core.capacity import GIB, GpuHeld, Held, gib, gpu_takes, pool_short
+from llmgw.core.capacity import GIB, ROUNDING, GpuHeld, Held, gib, gpu_takes, pool_short
 from llmgw.core.mount import parse as parse_mount
 from llmgw.core.types.messages import LISTENS, LIVE, WORKERS_FIRST, Start
 from llmgw.core.types.node import AgentState, Room
@@ -27,8 +27,6 @@ ATTEMPTS = range(1, 100_000)
 #: Anything that the runtime does not take for an option.
 IMAGE = re.compile(r"[A-Za-z0-9][^\x00-\x20\x7f]*")
 HEALTH = re.compile(r"/[^\x00-\x20\x7f]*")
-#: Sums of floats come out a little different in another order: control's is the other order.
-ROUNDING = 1e-6
 #: Nothing is started with less free where journal and logs are; on a small disk with less than this part of it.
 DISK_FLOOR_BYTES, DISK_FLOOR_PART = 256 << 20, 10
 #: Launchers that start an image.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from llmgw.core.supervise.table import move
 from llmgw.core.types.node import Effect, Look, Measure, MemorySeen, Signal, TreeSeen
-from llmgw.core.types.record import Ending, Record, Watch
+from llmgw.core.types.record import STUCK, Ending, Record, Watch
 
 #: How often the tree is looked at, and less often once KILL did not help.
 LOOK_S, STUCK_LOOK_S = 0.25, 2.0
@@ -23,7 +23,7 @@ KILL_WAIT_S = 10.0
 #: Freed GPU memory: it has stopped falling for so many samples in a row; or nobody can measure it, for so long (A43).
 MEASURE_S, MEMORY_SAMPLES, BLIND_S = 0.25, 3, 60.0
 #: Begins what a shard says whose memory does not come back, after as long.
-LATE = "stuck: all of it is gone"
+LATE = f"{STUCK}all of it is gone"
 
 CAUSE: dict[Ending, str] = {"restart": "retry", "failed": "fail", "stopped": "stop"}
 
@@ -167,7 +167,7 @@ def _signal(record: Record, now: float) -> tuple[Record, Signal]:
     if record.signalled == "kill":
         still = f"pids {_pids(record.watch.left)} are still there {KILL_WAIT_S:g} s after SIGKILL"
         held = f"its GPUs and ports stay held; llmgw stop --force {record.start.shard} frees them"
-        record = replace(record, error=f"stuck: {still}; {held}")
+        record = replace(record, error=f"{STUCK}{still}; {held}")
     watch = replace(record.watch, due_s=now + KILL_WAIT_S, look_s=now + LOOK_S / 5)
     watch = replace(watch, kill_s=min(watch.kill_s, now))
     record = replace(record, signalled="kill", watch=watch)

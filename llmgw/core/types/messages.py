@@ -173,10 +173,8 @@ class Foreign(Struct, frozen=True, kw_only=True):
     command: str = ""
     port: int | None = None
     shard: str = ""
-    #: the engine that somebody started, which it is or descends from: `llmgw adopt` can take that one (A71)
-    by_hand: Started | None = None
-    #: whose marks it carries, where no agent on its host is that node, and what can be done
-    why: str = ""
+    by_hand: Started | None = None  # it is, or descends from, what `llmgw adopt` can take (A71)
+    why: str = ""  # whose marks it carries, where no agent on its host is that node
 
 
 class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,6 +17,8 @@ from llmgw.core.types.sleep import Nap
 Key = tuple[str, str]
 #: What follows once the tree of a tear-down is gone and its memory is back; "": no tear-down is under way.
 Ending = Literal["", "restart", "failed", "stopped"]
+#: In the error of a shard whose processes or memory do not go away: only a person can free what it holds (A43, F67).
+STUCK = "stuck: "
 
 
 class Watch(Struct, frozen=True, kw_only=True):
