@@ -18,6 +18,7 @@ from llmgw.core.types.catalog import Ready, Restart, Stop
 from llmgw.core.types.messages import Peer, Resources, Start
 from llmgw.core.types.node import NodeFacts, Told
 from llmgw.core.types.record import Key, Record
+from llmgw.core.types.sleep import Doors
 from tests.agent.rig import until
 
 FACTS = NodeFacts(node="box1", node_id="n1")
@@ -58,6 +59,9 @@ START = Start(
     peers=(Peer(rank=1, node="box2", address="10.0.0.2", port=50052),),
     api_key="key-of-the-order",
     insecure=True,
+    sleep=Doors(
+        level=1, asleep="/is_sleeping", sleep=("/sleep?level=1",), wake=("/wake_up",), canary=True
+    ),
     seq=7,
     session="s1",
     epoch=3,
