@@ -23,8 +23,8 @@ LOG_MAX_BYTES = 64 << 20
 LOGS_MAX_BYTES = 4 << 30
 #: Of a flood so small a part of that is kept with each cut.
 FLOOD_PARTS = 8
-#: Of what is written while a log is copied so much is kept too.
-MEANWHILE_BYTES = 64 << 10
+#: Of what is written while a log is copied so much is kept too, so often.
+MEANWHILE_BYTES, CATCH_UP = 64 << 10, 4
 #: What an engine can have of that: its log, the part that was cut, and both of the attempt before.
 PARTS = 4
 LAST_LINE_CHARS = 300
@@ -176,5 +176,11 @@ def _move_end(path: Path, to: Path, mode: Literal["wb", "ab"], left: int) -> Non
         while left and (part := log.read(min(left, 1 << 20))):
             left -= kept.write(part)
         kept.flush()
-        log.seek(max(log.tell(), path.stat().st_size - MEANWHILE_BYTES))
-        kept.write(log.read(MEANWHILE_BYTES))
+        for _ in range(
+            CATCH_UP
+        ):  # until nothing came: who falls silent is read to his end before the log is emptied
+            size = path.stat().st_size
+            if log.tell() >= size:
+                break
+            log.seek(max(log.tell(), size - MEANWHILE_BYTES))
+            kept.write(log.read(MEANWHILE_BYTES))

@@ -131,6 +131,9 @@ async def test_f52_two_agents_of_one_name(fleet: Fleet, stack: contextlib.ExitSt
     stack.callback(second.close)
     first.start_agent()
     engine = await fleet.ready(first)
+    # With a folder of its own: without one it would know itself by the engines of that name, and not start at all.
+    second.state_dir.mkdir(parents=True, exist_ok=True)
+    (second.state_dir / "identity.json").write_text(json.dumps({"node_id": "f" * 32}))
     second.start_agent()
     line = await asyncio.to_thread(second.said, "has another node id")
     assert line.count("127.0.0.1") >= 2

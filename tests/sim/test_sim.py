@@ -47,6 +47,8 @@ WATCHED = (
 
 
 POINTS = (*controls.POINTS, *agents.POINTS)
+#: Of groups whose workers come first, and of sleepers: too few here to be struck at each; test_naps and story 52 are.
+RARE = frozenset(f"{when}-{what}" for what in ("Knock", "CallDoor") for when in ("before", "after"))
 
 
 class Sum:
@@ -80,7 +82,7 @@ def test_nothing_was_restarted_that_need_not_have_been(capsys: pytest.CaptureFix
     assert total.needless == 0
     assert total.spawned > 2 * total.seeds
     if total.seeds >= 1000:
-        unstruck = [point for point in POINTS if not total.struck[point]]
+        unstruck = [point for point in POINTS if not total.struck[point] and point not in RARE]
         assert not unstruck, f"nothing was ever killed or stopped at {unstruck}"
     if total.seeds >= 100:
         least = OFTEN * total.seeds // 100
