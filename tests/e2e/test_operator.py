@@ -55,6 +55,10 @@ def drained(fleet: Fleet) -> set[str]:
     return {r["model"] for r in status(fleet)["replicas"] if r["state"] == "draining"}
 
 
+def staying(fleet: Fleet) -> set[str]:
+    return {r["model"] for r in status(fleet)["replicas"] if r["state"] != "draining"}
+
+
 def typed(fleet: Fleet, text: str, *words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a verb whose stdin is a terminal on which somebody types."""
     ours, theirs = pty.openpty()
@@ -157,8 +161,7 @@ def test_a65_stop_and_catalog_apply_ask_on_a_terminal_and_refuse_in_a_pipe(
     assert typed(fleet, "yes\n", "catalog", "apply", str(new))[0] == 0
     assert fleet.catalog.read_text() == new.read_text()
     assert fleet.catalog.with_name("catalog.yaml.bak").read_text() == old
-    left = lambda: {r["model"] for r in status(fleet)["replicas"] if r["state"] != "draining"}  # noqa: E731
-    wait_for(lambda: "beta" not in left(), "beta is on its way out, or gone already")
+    wait_for(lambda: "beta" not in staying(fleet), "beta is on its way out, or gone already")
 
 
 def test_a43_force_is_for_one_shard_and_a47_a_lost_node_is_forgotten(make: Make) -> None:
