@@ -71,8 +71,8 @@ editor:
 	npm install --silent --prefix build/editor yaml-language-server@1.25.0
 
 # With what takes minutes each: partitions of several controls, upgrades, packages installed, a day of an admin, clients.
-test-all: venv engine model clients schemas
-	TEST_SLOW=1 $(MAKE) test
+test-all: venv engine model clients schemas deb
+	TEST_SLOW=1 SIM_SEEDS=2000 $(MAKE) test
 
 # Random histories of a fleet beyond those of CI, for as long as you like; each failure is a line, with its seed.
 MINUTES ?= 480

@@ -16,7 +16,7 @@ from tests.sim import agents, controls
 from tests.sim.run import Failure, Total, run_seed
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
-COUNT = int(os.environ.get("SIM_SEEDS", "2000"))
+COUNT = int(os.environ.get("SIM_SEEDS", "1200"))
 CHUNK = 25
 CHUNKS = [range(i, min(i + CHUNK, FIRST + COUNT)) for i in range(FIRST, FIRST + COUNT, CHUNK)]
 
