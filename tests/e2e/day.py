@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from typing_extensions import override
 
-from scripts.fleet import Fleet
+from scripts.fleet import Fleet, wait_for
 from scripts.ports import free_port, free_range
 from tests.agent.cards import Cards
 from tests.e2e.transcript import Session
@@ -86,6 +86,12 @@ def second_box(fleet: Fleet, gpus: str = "none") -> None:
         *("agent", "--node", "box2", "--listen", f"127.0.0.1:{free_port()}", "--gpus", gpus),
         *("--ports", "{}-{}".format(*ports), "--state-dir", str(fleet.folder / "box2")),
     ]
+
+
+def tidy(fleet: Fleet) -> None:
+    """What has ended is recorded and out of the picture; a moment later than the last thing that people wait for."""
+    url = f"{fleet.urls['control']}/api/v1/plan"
+    wait_for(lambda: fleet.http.get(url).json()["summary"]["terminal"] == 0, "ended records gone")
 
 
 def pid_of(fleet: Fleet, name: str) -> int:

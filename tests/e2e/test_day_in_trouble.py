@@ -13,7 +13,7 @@ from scripts.fleet import wait_for
 from tests.agent.cards import GIB
 from tests.beds import needs
 from tests.e2e.conftest import Make, fake, model
-from tests.e2e.day import Day, chat, pid_of, second_box, write
+from tests.e2e.day import Day, chat, pid_of, second_box, tidy, write
 from tests.engines.running import FAKE
 
 pytestmark = needs("bash", "curl", "jq", root=False)
@@ -66,6 +66,7 @@ def another_build(day: Day, new: Path, alpha: dict[str, Any], beta: dict[str, An
     write(new, alpha=alpha, beta=beta)
     session.run("llmgw catalog apply new.yaml --yes >/dev/null")
     session.once("llmgw status alpha", "ready  -     never")
+    tidy(fleet)
     alpha["profiles"][0]["command"][0] = str(fleet.folder / "b9402" / "llama-server")
     write(new, alpha=alpha, beta=beta)
     kept = pid_of(fleet, "beta")
@@ -199,5 +200,6 @@ def test_a_model_over_two_boxes(make: Make) -> None:
         lambda: not set(first.values()) & set(fleet.engines()) and fleet.replicas("deep"),
         "a new group",
     )
+    tidy(fleet)
     session.once("llmgw status deep", "ready")
     day.check(session)
