@@ -22,7 +22,7 @@ def listening(port: int = 0, *, reuse_port: bool = False, host: str = "127.0.0.1
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if reuse_port:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    sock.bind((host, port))
+    sock.bind((host, port or free_port()))  # none that the kernel may give to a client meanwhile
     sock.listen()
     return sock
 
@@ -115,7 +115,7 @@ def test_the_kernel_and_its_tables_say_the_same(
     """A listener, both ends of a connection, and one whose process is gone (sock_diag(7), proc_net_tcp(5))."""
     if family == "AF_INET6" and not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    with socket.create_server((host, 0), family=getattr(socket, family)) as server:
+    with socket.create_server((host, free_port()), family=getattr(socket, family)) as server:
         port = port_of(server)
         kept = socket.create_connection((host, port))
         left = socket.create_connection((host, port))

@@ -67,6 +67,7 @@ def test_it_shows_the_fleet_and_goes_on_showing_it(make: Make, browser: Browser)
     browser.errors.clear()
     browser.open(fleet.urls["control"])
     browser.wait(SHOWN)
+    browser.wait("document.getElementById('summary').textContent.includes('would be disturbed')")
     text = browser.value("document.body.innerText")
     for part in (
         "box1",
