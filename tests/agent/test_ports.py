@@ -168,7 +168,7 @@ def test_one_turn_of_the_event_loop_is_one_look(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Path, "read_text", read)
 
     async def look() -> int:
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server(("127.0.0.1", free_port())) as server:
             port = server.getsockname()[1]
             assert all(ports.listeners(port, "127.0.0.1") for _ in range(3))
             first = len(reads)
@@ -190,7 +190,7 @@ def test_one_turn_of_the_event_loop_is_one_look(monkeypatch: pytest.MonkeyPatch)
 def test_v6_is_read_too() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+    with socket.create_server(("::1", free_port()), family=socket.AF_INET6) as server:
         port = port_of(server)
         assert [s.address for s in ports.sockets() if s.port == port] == ["::1"]
         assert ports.owner(port, "::1", [os.getpid()]) == ("ours", "")
