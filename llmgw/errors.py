@@ -65,3 +65,13 @@ class CatalogError(LlmgwError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def system_said(error: BaseException) -> str:
+    """What the system said, below what a library made of it; "" where it said nothing."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.strerror:
+            return below.strerror
+        below = below.__cause__ or below.__context__
+    return ""

@@ -33,7 +33,7 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.node import AgentState, Event, Session, SessionOpened
 from llmgw.core.types.record import Key
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, system_said
 from llmgw.wire.unknown import unknown
 
 log = structlog.get_logger()
@@ -162,7 +162,8 @@ class Link:
         else:
             why, hint = tls.trouble(error)
             kind = why or "unreachable"
-            words = f"control {self.url} cannot be reached: {why or _reason(error)}"
+            why = why or system_said(error) or str(error) or type(error).__name__
+            words = f"control {self.url} cannot be reached: {why}"
             words += f" - {hint}" if hint else ""
         self.state = words
         self.tried.set()
@@ -374,16 +375,6 @@ def is_url(text: str) -> bool:
     except (httpx.InvalidURL, ValueError):
         return False
     return url.scheme in ("http", "https") and bool(url.hostname)
-
-
-def _reason(error: BaseException) -> str:
-    """What the system said, below what a library made of it."""
-    below: BaseException | None = error
-    while below is not None:
-        if isinstance(below, OSError) and below.strerror:
-            return below.strerror
-        below = below.__cause__ or below.__context__
-    return str(error) or type(error).__name__
 
 
 def _error_of(answer: httpx.Response) -> tuple[str, str, str]:

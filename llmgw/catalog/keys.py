@@ -7,7 +7,6 @@ bytes. What the reader needs beyond a type is in `Meta(extra=…)`:
 - `check`: a function that raises `UsageError` for a text it does not take
 - `what`: how to say what is wanted, where a pattern would say nothing to a person
 - `hint`: what to try when the type is wrong
-- `only`: the values whose behaviour exists today; anything else is refused as not supported yet, never ignored
 """
 
 from __future__ import annotations
@@ -31,9 +30,6 @@ MAX_NUMBER = 1_000_000_000
 
 
 def _doc(text: str, **extra: Any) -> Meta:
-    only = extra.get("only")
-    if only is not None:
-        text += f" Only {' or '.join(only)} for now." if only else " Not supported yet."
     return Meta(description=text, extra=extra)
 
 

@@ -57,7 +57,6 @@ class Wanted(NamedTuple):
     never: bool = False
     what: str = ""
     hint: str = ""
-    only: list[str] | None = None
 
 
 class Reader:
@@ -78,7 +77,7 @@ class Reader:
                     entry.key, f"unknown key {quoted(key)}{place}", hints.for_key(key, struct)
                 )
                 continue
-            value = self._supported(entry, wanted(struct)[key], _join(path, key))
+            value = self.value(entry.value, wanted(struct)[key], _join(path, key), entry.key)
             if value is not UNSET:
                 section.values[key] = value
             if isinstance(entry.value, Items):
@@ -103,22 +102,6 @@ class Reader:
                     f'{place}"{field.name}" is missing',
                     _missing_hint(field.name, section),
                 )
-
-    def _supported(self, entry: Entry, wanted: Wanted, path: str) -> Any:
-        """The value, unless it asks for something that does not exist yet: refused, never ignored."""
-        if wanted.only == []:
-            self.problems.add(entry.key, f"{path} is not supported yet", "take it out for now")
-            return UNSET
-        value = self.value(entry.value, wanted, path, entry.key)
-        if wanted.only and value is not UNSET and not _among(value, wanted):
-            # It is kept all the same: other keys may not go with it either.
-            told = " or ".join(wanted.only)
-            self.problems.add(
-                entry.value.at,
-                f"{path}: {quoted(str(value))} is not supported yet",
-                f"only {told} for now",
-            )
-        return value
 
     def value(self, node: Node, wanted: Wanted, path: str, at: Pos | None = None) -> Any:
         """`node` as `wanted`; UNSET when it is not, with the reason noted."""
@@ -291,12 +274,6 @@ def _joined(base: Any, metas: list[Meta]) -> Wanted:
         most=next((meta.le for meta in metas if meta.le is not None), None),
         **extra,
     )
-
-
-def _among(value: Any, wanted: Wanted) -> bool:
-    """Whether `value` is one of those supported today; 120s is 2m."""
-    same = wanted.check or str
-    return same(str(value)) in [same(word) for word in wanted.only or []]
 
 
 def _kind(wanted: Wanted) -> str:

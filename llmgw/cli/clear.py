@@ -10,8 +10,6 @@ from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.sure import named
 
-GIB = 1 << 30
-
 
 def clear(
     name: Annotated[
@@ -28,6 +26,8 @@ def clear(
     """
     from urllib.parse import quote
 
+    from llmgw.render.page import size
+
     named(name, "REPLICA|MODEL")
     peer = ask.first(ask.control(config.Given({"control": control})))
     answer = ask.post(peer, f"/api/v1/replicas/{quote(name, safe='')}/clear")
@@ -37,6 +37,6 @@ def clear(
     if (answer or {}).get("failures") == 0 and not learned:
         typer.echo(f"{model} had no failures")
     elif (answer or {}).get("failures") == 0:
-        typer.echo(f"{model} had no failures; forgot that it held {learned / GIB:.1f} GiB of a GPU")
+        typer.echo(f"{model} had no failures; forgot that it held {size(learned)} of a GPU")
     else:
         typer.echo(f"cleared {model}: it may start again")

@@ -59,6 +59,7 @@ def control(
     else: engines and the gateway keep running. HUP reloads the catalog.
     """
     given = config.Given(dict(locals()))  # before anything else is: the names are the settings'
+    lean.load()
     from llmgw.cli import log
     from llmgw.control.main import run
     from llmgw.control.node_tokens import shared

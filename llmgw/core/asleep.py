@@ -19,12 +19,12 @@ from llmgw.core.capacity import (
     resources_awake,
     resources_of,
     taken,
+    without_own,
 )
-from llmgw.core.types.catalog import Catalog
-from llmgw.core.types.messages import Gpu, Refusal, ShardReport
+from llmgw.core.types.messages import Refusal, ShardReport
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.sleep import Asleep
-from llmgw.core.types.state import Draining, Node, Shard, State, Turned
+from llmgw.core.types.state import Draining, Shard, State, Turned
 
 #: What a shard was before an order turned it into that.
 _BEFORE = {"asleep": "ready", "loading": "asleep"}
@@ -61,7 +61,8 @@ def not_to_be_woken(state: State, held: dict[str, Held], replica: Replica) -> st
         return held[shard.node].refused
     need = resources_awake(shard, state.catalog)
     there = given_back(held[shard.node], shard, resources_of(shard, state.catalog), {})
-    gpus = _without(node, shard, state.catalog)
+    rest = resources_of(shard, state.catalog).gpu_memory_bytes
+    gpus = without_own(node.report.gpus or (), shard.report.gpus, rest)
     by_uuid = {g.uuid: g for g in gpus}
     for uuid in shard.report.gpus:
         if uuid not in by_uuid:
@@ -70,20 +71,6 @@ def not_to_be_woken(state: State, held: dict[str, Held], replica: Replica) -> st
         if no:
             return no
     return pool_short(gpus, node.report.capacity, there, need, shard.report.gpus)
-
-
-def _without(node: Node, shard: Shard, catalog: Catalog) -> tuple[Gpu, ...]:
-    """The node's GPUs without what the sleeper still uses there: it is in use, and by itself.
-
-    Where nobody could measure that, all that it was given may be its own.
-    """
-    rest = resources_of(shard, catalog).gpu_memory_bytes
-    return tuple(
-        replace(g, memory_used_bytes=max(g.memory_used_bytes - (rest or g.memory_bytes), 0))
-        if g.uuid in shard.report.gpus
-        else g
-        for g in node.report.gpus or ()
-    )
 
 
 def awake_again(state: State, held: dict[str, Held], shard: Shard) -> Held:

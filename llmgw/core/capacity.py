@@ -289,6 +289,22 @@ def gpu_free_bytes(gpu: Gpu, held: GpuHeld) -> int:
     return max(gpu.memory_bytes - taken_bytes, 0)
 
 
+def without_own(
+    gpus: tuple[Gpu, ...], uuids: tuple[str, ...], rest_bytes: int | None
+) -> tuple[Gpu, ...]:
+    """The GPUs without what a sleeper still uses on these of them: it is in use, and by itself.
+
+    Where nobody could measure that, all that it was given may be its own. Control and agent count alike: else the one
+    orders a wake that the other refuses.
+    """
+    return tuple(
+        replace(g, memory_used_bytes=max(g.memory_used_bytes - (rest_bytes or g.memory_bytes), 0))
+        if g.uuid in uuids
+        else g
+        for g in gpus
+    )
+
+
 def gpu_takes(gpu: Gpu, held: GpuHeld, memory_bytes: int | None) -> str:
     """What stands in the way, or "". `memory_bytes` None asks for the whole GPU, alone (A62)."""
     if not gpu.healthy:

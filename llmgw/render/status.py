@@ -12,13 +12,12 @@ from typing import Any
 
 from llmgw.render import nodes as words
 from llmgw.render.leader import lacking, leaders
-from llmgw.render.page import Table, age
+from llmgw.render.page import Table, age, size
 
 Json = dict[str, Any]
 MODEL_HEAD = ["MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE"]
 PLACE_HEAD = ["NODE", "PROFILE", "TAKES", "WHY"]
 MODEL_WIDE = ["PROFILE", "PID", "ENDPOINT", "NOTE"]
-GIB = 1 << 30
 #: Of a load; less of it says nothing of how fast it is.
 LEAST_DONE = 0.05
 #: A model in one of these states is as its catalog wants it.
@@ -261,12 +260,12 @@ def _asleep(shard: Json) -> str:
     if not there.get("verified"):
         return "falling asleep"
     said = ((there.get("freed"), "freed"), (there.get("rest"), "still used"))
-    return ", ".join(f"{size / GIB:.1f} GiB {word}" for size, word in said if size is not None)
+    return ", ".join(f"{size(some)} {word}" for some, word in said if some is not None)
 
 
 def _where(shard: Json) -> str:
     if (shard.get("asleep") or {}).get("freed") is not None:
-        return f"{shard['asleep']['freed'] / GIB:.1f} GiB freed"
+        return f"{size(shard['asleep']['freed'])} freed"
     compute = shard.get("compute") or {}
     if compute.get("layers_gpu") and compute.get("layers_total"):
         return f"gpu {compute['layers_gpu']}/{compute['layers_total']}"

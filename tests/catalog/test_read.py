@@ -155,16 +155,6 @@ def test_refused(line: str, problem: str, refused: Refused, in_profile: InProfil
     assert refused(in_profile(f"{line}\ncommand: [x]")) == (problem,)
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [],
-)
-def test_what_comes_later_is_refused_and_never_ignored(
-    line: str, problem: str, refused: Refused, in_profile: InProfile
-) -> None:
-    assert refused(in_profile(f"{line}\ncommand: [x]")) == (problem,)
-
-
 def test_who_makes_room_for_whom_is_read(loaded: Callable[[str], Catalog]) -> None:
     text = "scaling: {priority: 1, yield_after: 5m, cost: 3}"
     found = loaded(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -35,6 +37,16 @@ async def there(bench: Bench, *rows: Foreign, **report: Any) -> Agent:
     return agent
 
 
+@asynccontextmanager
+async def settled(bench: Bench) -> AsyncIterator[Agent]:
+    """A control that has settled, with an on-demand model and one engine that somebody started by hand."""
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running():
+        agent = await there(bench)
+        await bench.passes(61, agent)
+        yield agent
+
+
 async def ordered(agent: Agent) -> Take:
     """The order, once it is queued."""
     while True:
@@ -65,10 +77,7 @@ async def refused(bench: Bench, status: int, **about: Any) -> str:
 
 @scenario
 async def test_a71_one_order_for_two_calls_and_its_state_is_the_answer(bench: Bench) -> None:
-    bench.catalog.write_text(ON_DEMAND)
-    async with bench.running():
-        agent = await there(bench)
-        await bench.passes(61, agent)
+    async with settled(bench) as agent:
         calls = [asyncio.create_task(bench.post("/api/v1/adopt", body())) for _ in range(2)]  # noqa: TID251
         take = await ordered(agent)
         assert (take.pid, take.start_ticks, take.start.port) == (PID, 77, 9000)
@@ -93,10 +102,7 @@ async def test_a71_one_order_for_two_calls_and_its_state_is_the_answer(bench: Be
 @scenario
 async def test_a71_its_agents_no_is_the_answer_with_all_that_was_compared(bench: Bench) -> None:
     """And holds nothing against the profile: its next start is another process."""
-    bench.catalog.write_text(ON_DEMAND)
-    async with bench.running():
-        agent = await there(bench)
-        await bench.passes(61, agent)
+    async with settled(bench) as agent:
         call = asyncio.create_task(bench.post("/api/v1/adopt", body()))  # noqa: TID251
         take = await ordered(agent)
         no = Refusal(
@@ -118,10 +124,7 @@ async def test_a71_its_agents_no_is_the_answer_with_all_that_was_compared(bench:
 
 @scenario
 async def test_a71_an_agent_that_does_not_answer_is_told_apart(bench: Bench) -> None:
-    bench.catalog.write_text(ON_DEMAND)
-    async with bench.running():
-        agent = await there(bench)
-        await bench.passes(61, agent)
+    async with settled(bench):
         takeover.TAKEN_S, before = 0.2, takeover.TAKEN_S
         try:
             said = await bench.post("/api/v1/adopt", body())
@@ -133,10 +136,7 @@ async def test_a71_an_agent_that_does_not_answer_is_told_apart(bench: Bench) -> 
 
 @scenario
 async def test_a71_one_that_ends_at_once_is_said_to_have_failed(bench: Bench) -> None:
-    bench.catalog.write_text(ON_DEMAND)
-    async with bench.running():
-        agent = await there(bench)
-        await bench.passes(61, agent)
+    async with settled(bench) as agent:
         call = asyncio.create_task(bench.post("/api/v1/adopt", body()))  # noqa: TID251
         take = await ordered(agent)
         await agent.tell(replace(done(take, "failed"), error="nobody saw it exit"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from llmgw.catalog import keys
 from llmgw.catalog.read import Reader, Section
@@ -27,6 +28,12 @@ def built_in() -> dict[str, Section]:
     assert not problems, problems.texts()
     engines: dict[str, Section] = section.values["engines"]
     return engines
+
+
+def with_program(engine: str, program: str) -> dict[str, Any]:
+    """A built-in engine's template as one of a catalog's own, for a program that lies elsewhere; defaults left out."""
+    keys_of = {k: v for k, v in built_in()[engine].values.items() if k != "health"}
+    return keys_of | {"command": [program, *keys_of["command"][1:]]}
 
 
 def _indented(text: str) -> str:

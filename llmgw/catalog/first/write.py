@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from llmgw.catalog.engines import with_program
 from llmgw.catalog.first.look import Box, Weights
 
 GIB = 1 << 30
@@ -63,14 +64,17 @@ def _engines(box: Box) -> str:
             if any(w.header for w in box.weights)
             else ""
         )
+    found = with_program("llama.cpp", program)
+    words = [_word(program), *(f'"{w}"' if "$" in w else w for w in found["command"][1:])]
+    env = ", ".join(f'{name}: "{text}"' for name, text in found["env"].items())
     return f"""
 engines:
   llama.cpp:   # the built-in one, with the program that was found
-    command: [{_word(program)}, --model, "${{weights}}", --host, "${{host}}", --port, "${{port}}",
-              --alias, "${{model}}"]
-    env: {{LLAMA_API_KEY: "${{api_key}}", LLAMA_ARG_LOG_VERBOSITY: "4"}}
-    compute: llama.cpp
-    upstream_key: true
+    command: [{", ".join(words[:-2])},
+              {", ".join(words[-2:])}]
+    env: {{{env}}}
+    compute: {found["compute"]}
+    upstream_key: {str(found["upstream_key"]).lower()}
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from llmgw.catalog.engines import with_program
 from llmgw.catalog.llama_swap.command import Command, taken_apart
 from llmgw.catalog.llama_swap.found import Found, Notes
 from llmgw.catalog.llama_swap.macros import Macros
@@ -251,13 +252,7 @@ class _Model:
             return str(known[0])
         while name in self._engines or name == "llama.cpp":
             name += "-2"
-        self._engines[name] = {
-            "command": [command.program, "--model", "${weights}", "--host", "${host}", "--port", "${port}",
-                        "--alias", "${model}"],
-            "env": {"LLAMA_API_KEY": "${api_key}", "LLAMA_ARG_LOG_VERBOSITY": "4"},
-            "compute": "llama.cpp",
-            "upstream_key": True,
-        }  # fmt: skip
+        self._engines[name] = with_program("llama.cpp", command.program)
         return name
 
     def _gpus(self, command: Command) -> None:

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from llmgw.control.lease.spec import Store
+from llmgw.errors import system_said
 
 Json = dict[str, Any]
 _STALE = "invalid auth token"
@@ -164,12 +165,6 @@ def _said(answer: httpx.Response) -> str:
 
 
 def _reason(error: Exception, limit_s: float) -> str:
-    """What the system said, below what a library made of it."""
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {limit_s:.1f} s"
-    below: BaseException | None = error
-    while below is not None:
-        if isinstance(below, OSError) and below.strerror:
-            return below.strerror.lower()
-        below = below.__cause__ or below.__context__
-    return str(error) or type(error).__name__
+    return system_said(error).lower() or str(error) or type(error).__name__

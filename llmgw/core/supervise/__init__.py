@@ -27,6 +27,7 @@ from llmgw.core.supervise.reattach import identified
 from llmgw.core.supervise.report import shard_report
 from llmgw.core.types.messages import Token
 from llmgw.core.types.node import (
+    About,
     AgentState,
     Changed,
     CommandReceived,
@@ -143,19 +144,6 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
     if record is None:
         return state, ()
     return with_record(state, _about(state, record, event, now)), ()
-
-
-About = (
-    Spawned
-    | SpawnFailed
-    | Exited
-    | Probed
-    | Knocked
-    | TreeSeen
-    | MemorySeen
-    | DoorAnswered
-    | Identified
-)
 
 
 def _about(  # noqa: PLR0911 - one arm per event

@@ -11,7 +11,16 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from llmgw.core.capacity import GIB, ROUNDING, GpuHeld, Held, gib, gpu_takes, pool_short
+from llmgw.core.capacity import (
+    GIB,
+    ROUNDING,
+    GpuHeld,
+    Held,
+    gib,
+    gpu_takes,
+    pool_short,
+    without_own,
+)
 from llmgw.core.mount import parse as parse_mount
 from llmgw.core.types.messages import LISTENS, LIVE, WORKERS_FIRST, Start
 from llmgw.core.types.node import AgentState, Room
@@ -69,17 +78,9 @@ def refuse_take(state: AgentState, start: Start) -> No | None:
 
 
 def refuse_wake(state: AgentState, record: Record) -> No | None:
-    """Whether what a sleeper gave back is free again: of itself only what it still uses is in use there.
-
-    Where nobody could measure that, all that it was given may be its own.
-    """
-    start, rest = record.start, _gpu_bytes(record)
-    gpus = state.gpus and tuple(
-        replace(g, memory_used_bytes=max(g.memory_used_bytes - (rest or g.memory_bytes), 0))
-        if g.uuid in start.gpus
-        else g
-        for g in state.gpus
-    )
+    """Whether what a sleeper gave back is free again: of itself only what it still uses is in use there."""
+    start = record.start
+    gpus = state.gpus and without_own(state.gpus, start.gpus, _gpu_bytes(record))
     others = {k: r for k, r in state.records.items() if k != record.key}
     without = replace(state, gpus=gpus, records=others)
     checks = (*(_gpu(without, start, uuid) for uuid in start.gpus), _pool(without, start))

@@ -268,11 +268,9 @@ class Tick(Struct, frozen=True, tag=True):
     pass
 
 
-Event = (
-    CommandReceived
-    | SessionOpened
-    | SessionLost
-    | Spawned
+#: What is told of one record.
+About = (
+    Spawned
     | SpawnFailed
     | Exited
     | Probed
@@ -281,9 +279,8 @@ Event = (
     | MemorySeen
     | DoorAnswered
     | Identified
-    | GpusSeen
-    | Tick
 )
+Event = CommandReceived | SessionOpened | SessionLost | About | GpusSeen | Tick
 
 # ---------------------------------------------------------------- effects
 
