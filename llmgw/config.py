@@ -89,7 +89,8 @@ class Given:
 
     def beside(self, env: Mapping[str, str]) -> Given:
         """The same with this environment under the one that there is."""
-        return Given(self._flags, {**env, **self._env}, self._file, self._path)
+        own = {name: value for name, value in self._env.items() if value.strip()}
+        return Given(self._flags, {**env, **own}, self._file, self._path)
 
     def flag(self, key: str) -> bool:
         """Whether it was named on the command line itself."""
@@ -219,16 +220,16 @@ def joined(folder: Path) -> Join:
         return Join()
 
 
-def reached(part: str = "control") -> str:
-    """How the control (or agent) of this box was reached last, as `pinned` takes it; "" where nobody knows."""
+def reached(folder: Path) -> str:
+    """How the control (or agent) of this folder was reached last, as `pinned` takes it; "" where nobody knows."""
     try:
-        return (state_dir(part) / URL_FILE).read_text().partition("\n")[0].strip()
+        return (folder / URL_FILE).read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
 
 def agent_url() -> str:
-    return reached("agent") or AGENT_URL
+    return reached(state_dir("agent")) or AGENT_URL
 
 
 def state_dir(part: str, env: Mapping[str, str] = os.environ) -> Path:
@@ -246,7 +247,10 @@ def catalog_path() -> Path:
 
 
 def inventory_path(env: Mapping[str, str] = os.environ) -> Path:
-    return state_dir("control", env) / "inventory.db"
+    """Control's; its tokens, and how it was reached last, are beside it."""
+    return Path(
+        env.get("LLMGW_INVENTORY", "").strip() or state_dir("control", env) / "inventory.db"
+    )
 
 
 def token(name: str, *files: Path, env: Mapping[str, str] = os.environ) -> str:

@@ -191,15 +191,63 @@ def own(folder: Path, names: Iterable[str]) -> Pair:
 
 def checked(pair: Pair) -> Pair:
     """Two files that a server can use, which belong together."""
+    _loaded(pair)
+    return pair
+
+
+class Served:
+    """A certificate that a server has in use, and the next one: only those who connect from `renew` on are shown that.
+
+    Loading it into the context that serves would leave a certificate without its key there where the two do not fit.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._seen = self._marks()
+        self._next: ssl.SSLContext | None = None
+        self.pin = pin_of(pair.cert)
+
+    def on(self, context: ssl.SSLContext) -> None:
+        """Asked at each handshake of this context, also where the client names no server."""
+        context.sni_callback = self._show
+
+    def _show(self, conn: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
+        if self._next is not None:
+            conn.context = self._next
+
+    @property
+    def other(self) -> bool:
+        """Both files are there, and one of them is another than when it was read last."""
+        marks = self._marks()
+        return None not in marks and marks != self._seen
+
+    def renew(self) -> None:
+        """UsageError where they cannot be used: the one in use stays."""
+        self._seen = self._marks()
+        self._next, self.pin = _loaded(self._pair)
+
+    def _marks(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_mark(path) for path in self._pair)
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pair.cert, pair.key)
-        pin_of(pair.cert)
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _loaded(pair: Pair) -> tuple[ssl.SSLContext, str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(pair.cert, pair.key)
+        return context, pin_of(pair.cert)
     except (OSError, ValueError) as e:
         what = getattr(e, "reason", "") or getattr(e, "strerror", "") or e
         msg = f"the certificate {pair.cert} with the key {pair.key} cannot be used: {what}"
         hint = "both in PEM, without a password, readable for this user; our own are made anew when both are removed"
         raise UsageError(msg, f"{hint}: then every pin is another") from e
-    return pair
 
 
 def given(cert: str, key: str) -> Pair | None:

@@ -277,7 +277,11 @@ def main() -> int:
     except FileNotFoundError as e:
         print(f"demo: {e}", file=sys.stderr)
         return 1
-    print(f"llmgw demo: {engine.llama_server().why}; logs in {folder}", flush=True)
+    server = engine.llama_server()
+    print(f"llmgw demo: {server.why}; logs in {folder}", flush=True)
+    print(
+        f"  server  {' '.join(server.command or ())}\n  model   {engine.model_path()}", flush=True
+    )
     try:
         attempt(lambda: shown(fleet, report), report)
         if keep and not report.failed:
@@ -294,6 +298,9 @@ def main() -> int:
         return 1
     with contextlib.suppress(OSError):
         shutil.rmtree(folder)
+    print(
+        "next: .venv/bin/llmgw init catalog.yaml  writes a catalog for this server and this model"
+    )
     return 0
 
 

@@ -3,10 +3,12 @@
 Answers for: one choice, used alike by the tests and by the demo. It may not install or download
 anything (the Makefile does), nor decide by trying a model: the answer must always be the same.
 
-    python -m scripts.engine        prints what would be used, and why
+    python -m scripts.engine           prints what would be used, and why
+    python -m scripts.engine --link    puts it beside this Python as llama-server, where `llmgw init` finds it
 """
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +89,18 @@ def model_path() -> Path:
     return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+def link(folder: Path) -> Path:
+    """A `llama-server` that is this choice, whichever it is on this box's CPU."""
+    path = folder / "llama-server"
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(llama_server_command())} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--link"]:
+        print(link(Path(sys.executable).parent))
+        return
     head, worker = rpc_pair()
     for label, found in (
         ("llama-server", llama_server()),

@@ -8,6 +8,7 @@ Python named here, pinned as in requirements.lock. It may not publish anything.
 
 import gzip
 import hashlib
+import json
 import os
 import platform
 import re
@@ -18,6 +19,7 @@ import venv
 from pathlib import Path
 
 from llmgw import __version__
+from packaging import tags
 from scripts.generated import ROOT
 
 DIST = ROOT / "build" / "dist"
@@ -25,8 +27,8 @@ TOOLS = ROOT / "build" / "tools"
 PEX = "pex==2.105.2"
 #: Those that a box of today may have as python3.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-#: glibc 2.28 is older than any distribution that has the oldest of them.
-PLATFORM = "manylinux_2_28_{machine}-cp-{python}.0-cp{digits}"
+#: glibc 2.28 is older than any distribution that has the oldest of them; wheels for an older one run there too.
+GLIBC = 28
 DEB_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Where each file of the checkout goes in the package; `.gz` is packed on the way.
 INSTALLED = {
@@ -53,7 +55,12 @@ EPOCH = "1580601600"
 
 def run(*command: str | Path, **env: str) -> None:
     epoch = {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH)}
-    subprocess.run([str(c) for c in command], check=True, cwd=ROOT, env=os.environ | epoch | env)
+    done = subprocess.run(
+        [str(c) for c in command], check=False, cwd=ROOT, env=os.environ | epoch | env, capture_output=True, text=True
+    )  # fmt: skip
+    if done.returncode:  # what it says on the way is for whoever looks for the reason
+        print(done.stdout, done.stderr, sep="", file=sys.stderr)
+        sys.exit(f"{Path(str(command[0])).name} failed with exit code {done.returncode}")
 
 
 def wheel() -> Path:
@@ -71,6 +78,36 @@ def pins() -> Path:
     return path
 
 
+def targets(machine: str) -> list[str | Path]:
+    """Options that name each of PYTHONS with every wheel that it takes.
+
+    A platform in short form takes those of its own tag alone: of a package that has wheels for an older glibc only,
+    all of them were then built here, for the Python of here.
+    """
+    platforms = [f"manylinux_2_{n}_{machine}" for n in range(GLIBC, 16, -1)]
+    platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
+    options: list[str | Path] = []
+    for python in PYTHONS:
+        version = tuple(map(int, python.split(".")))
+        about = {
+            "implementation_name": "cpython", "implementation_version": f"{python}.0", "os_name": "posix",
+            "platform_machine": machine, "platform_python_implementation": "CPython", "platform_release": "",
+            "platform_system": "Linux", "platform_version": "", "python_full_version": f"{python}.0",
+            "python_version": python, "sys_platform": "linux",
+        }  # fmt: skip
+        named = f"cp{python.replace('.', '')}"
+        takes = [
+            *tags.cpython_tags(version, [named], platforms),
+            *tags.compatible_tags(version, named, platforms),
+        ]
+        path = ROOT / "build" / f"target-{python}.json"
+        path.write_text(
+            json.dumps({"marker_environment": about, "compatible_tags": list(map(str, takes))})
+        )
+        options += ["--complete-platform", path]
+    return options
+
+
 def binary(machine: str = platform.machine()) -> Path:
     """One file for every Python of PYTHONS; it unpacks itself once, below PEX_ROOT."""
     built = wheel()
@@ -78,13 +115,9 @@ def binary(machine: str = platform.machine()) -> Path:
         venv.create(TOOLS, with_pip=True)
         run(TOOLS / "bin" / "pip", "install", "--quiet", PEX)
     out = DIST / "llmgw"
-    targets = [
-        f"--platform={PLATFORM.format(machine=machine, python=p, digits=p.replace('.', ''))}"
-        for p in PYTHONS
-    ]
     run(
         TOOLS / "bin" / "pex", built, "--constraints", pins(), "--console-script", "llmgw", "--venv", "--sh-boot",
-        "--python-shebang", "/usr/bin/env python3", *targets, "--output-file", out,
+        "--python-shebang", "/usr/bin/env python3", "--no-build", *targets(machine), "--output-file", out,
     )  # fmt: skip
     return out
 

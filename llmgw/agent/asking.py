@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from llmgw.agent import compute, ports, probe
 from llmgw.agent.devices import Devices
 from llmgw.agent.logs import Logs
-from llmgw.agent.placeholders import fabric_address, redacted
+from llmgw.agent.placeholders import host_of, redacted
 from llmgw.core.types.messages import LISTENS, Compute
 from llmgw.core.types.node import NodeFacts, Probed
 from llmgw.core.types.record import Record
@@ -41,7 +41,7 @@ class Hands(Protocol):
 
 async def asked(hands: Hands, record: Record, *, check: bool, token: bool) -> Probed:
     start = record.start
-    host = fabric_address(start, hands.facts) if start.health == LISTENS else hands.facts.address
+    host = host_of(record, hands.facts)
     seen = await _answer(record, host, token=token)
     owner: Literal["", "ours", "other"] = ""
     whose, where = "", None

@@ -25,6 +25,7 @@ from llmgw.agent.container_start import labels_of
 from llmgw.agent.explain import TAIL_BYTES, explain
 from llmgw.agent.followers import Followers
 from llmgw.agent.placeholders import redacted
+from llmgw.agent.reattach import listens_at
 from llmgw.agent.runtime import AwayError, Box, Image, Runtime, done
 from llmgw.core.supervise.claims import CONTAINERS
 from llmgw.core.types.node import (
@@ -261,6 +262,7 @@ class Containers:
             attempt = evidence.attempt_of(box)
             self.hands.known[key] = dict(there.get(box.id, {}))
             self._watch(replace(record, attempt=attempt, start_ticks=seen.start_ticks), box)
+            seen = replace(seen, address=listens_at(record, seen, self.hands.facts))
         elif not seen.doubtful and not seen.others and boxes:
             self._do(key, self._swept(boxes))
         return seen

@@ -53,7 +53,11 @@ ENDS = (
     *_around("Look", "Measure", "DeleteRecord"),
     "after-reap",
 )
-POINTS = (*START, *TALK, *STARTS, *ENDS)
+#: Of a start that came together with a stop.
+SWAP = ("start-kept", "start-due")
+#: What every agent comes to in a day.
+DAY = (*START, *TALK, *STARTS, *ENDS)
+POINTS = (*DAY, *SWAP)
 
 
 def wanted(text: str) -> dict[str, int]:

@@ -71,7 +71,8 @@ class Devices:
         own = [(r, u) for u in self.last.uses if isinstance(r := whose[u.pid], Record)]
         rows = _with_masterless(_with_engines(_foreign(strange), others), self.masterless)
         foreign = (*rows, *_beyond(own))
-        return GpusSeen(self.last.gpus, foreign, self.last.error, _most(own))
+        resident = _resident(holding, known)
+        return GpusSeen(self.last.gpus, foreign, self.last.error, _most(own), resident)
 
     def memory(self, record: Record) -> MemorySeen:
         """What is in use on the record's GPUs; unknown where nobody can measure. A lost card holds nothing."""
@@ -119,6 +120,12 @@ def _most(own: Iterable[tuple[Record, Use]]) -> dict[Key, int]:
     for (key, _), size in held.items():
         most[key] = max(most.get(key, 0), size)
     return most
+
+
+def _resident(records: Iterable[Key], known: Mapping[Key, process.Pids]) -> dict[Key, int]:
+    """What each engine of ours holds of the host's memory; without a word of one that is not there."""
+    found = ((key, process.resident_bytes(known.get(key, {}))) for key in records)
+    return {key: size for key, size in found if size}
 
 
 def _beyond(own: Iterable[tuple[Record, Use]]) -> Iterable[Foreign]:

@@ -13,16 +13,20 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-SOCK_DIAG, BY_FAMILY, DUMP = 4, 20, 0x301  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST | DUMP
+#: NETLINK_SOCK_DIAG, TCPDIAG_GETSOCK, REQUEST | DUMP. Asked by family (SOCK_DIAG_BY_FAMILY) the kernel walks the whole
+#: host's table for each of the two; asked so it walks it once, for both.
+SOCK_DIAG, GETSOCK, DUMP = 4, 18, 0x301
 ERROR, DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
 #: A bit for each state (tcp_states.h): those that only listen, and all.
 LISTENING, ALL = 1 << 10, 0x1FFF
 _HEAD = struct.Struct("=IHHII")
-#: struct inet_diag_req_v2 up to its sockid, whose ports are big-endian; then addresses, interface and cookie of nobody.
-_ASKED, _PORTS, _ANYBODY = (
-    struct.Struct("=BBBBI"),
+#: struct inet_diag_req: family, lengths, extensions; its sockid, whose ports are big-endian, with the addresses,
+#: interface and cookie of nobody; states, and none of the flags.
+_ASKED, _PORTS, _ANYBODY, _STATES = (
+    bytes((socket.AF_INET, 0, 0, 0)),
     struct.Struct("!HH"),
     bytes(36) + b"\xff" * 8,
+    struct.Struct("=II"),
 )
 #: struct inet_diag_msg: family, state, ..., port, addresses, ..., inode.
 _FOUND = struct.Struct("=BB2x2s2x16s16s12x16xI")
@@ -38,13 +42,12 @@ class Found(NamedTuple):
 def sockets(port: int, states: int = ALL) -> list[Found]:
     """Of this network namespace, with `port` as their own; those of one that is only bound are in no table."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG) as line:
-        families = (socket.AF_INET, socket.AF_INET6)
-        return [found for family in families for found in _dump(line, family, port, states)]
+        return list(_dump(line, port, states))
 
 
-def _dump(line: socket.socket, family: int, port: int, states: int) -> Iterator[Found]:
-    what = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, states) + _PORTS.pack(port, 0) + _ANYBODY
-    line.send(_HEAD.pack(_HEAD.size + len(what), BY_FAMILY, DUMP, 0, 0) + what)
+def _dump(line: socket.socket, port: int, states: int) -> Iterator[Found]:
+    what = _ASKED + _PORTS.pack(port, 0) + _ANYBODY + _STATES.pack(states, 0)
+    line.send(_HEAD.pack(_HEAD.size + len(what), GETSOCK, DUMP, 0, 0) + what)
     while True:
         raw, at = line.recv(BUFFER_BYTES), 0
         while at < len(raw):

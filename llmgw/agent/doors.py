@@ -15,7 +15,7 @@ import msgspec
 
 from llmgw.agent import probe
 from llmgw.agent.devices import Devices
-from llmgw.agent.placeholders import redacted
+from llmgw.agent.placeholders import host_of, redacted
 from llmgw.agent.process import Pids
 from llmgw.core.supervise.sleep import SLEEP_S
 from llmgw.core.types.node import DoorAnswered, DoorName, Event, NodeFacts
@@ -134,7 +134,8 @@ async def _use(hands: Hands, record: Record) -> Use | None:
 
 
 async def _is_asleep(hands: Hands, record: Record, doors: Doors) -> bool:
-    said = await probe.fetch(hands.facts.address, record.start.port, doors.asleep, record.api_key)
+    host = host_of(record, hands.facts)
+    said = await probe.fetch(host, record.start.port, doors.asleep, record.api_key)
     if said.status == HTTPStatus.NOT_FOUND:
         return False  # started without its doors, so it cannot sleep
     if said.status // 100 != 2:  # noqa: PLR2004  2xx
@@ -151,7 +152,7 @@ async def _knock(hands: Hands, record: Record, steps: Iterable[str], limit_s: fl
     """Each in turn; the first that is refused is the last."""
     async with asyncio.timeout(limit_s):
         for step in steps:
-            address, port = hands.facts.address, record.start.port
+            address, port = host_of(record, hands.facts), record.start.port
             said = await probe.knock(address, port, step, record.api_key, limit_s)
             if said.outcome != "ok":
                 msg = f"POST {step}: {said.detail or said.outcome}"

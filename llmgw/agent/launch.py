@@ -17,16 +17,17 @@ from typing import NamedTuple
 from llmgw.agent.gpu import visible
 from llmgw.agent.markers import written
 from llmgw.agent.placeholders import Filler
+from llmgw.agent.weights import missing
 from llmgw.core import mount
 from llmgw.core.mount import Mount
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
+from llmgw.core.weights import absent
 from llmgw.errors import LlmgwError
 
 #: Of the agent's own environment, what an engine must not get: the service manager's, and ours (tokens among them).
 REMOVED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "LLMGW_")
-_PATHS = ("/", "./", "../", "~")
 
 
 Child = subprocess.Popen[bytes]
@@ -71,7 +72,9 @@ def filled(record: Record, facts: NodeFacts, fill: Filler, gpus: Sequence[Gpu] =
     start = record.start
     _keyless(start, facts)
     weights, artefact = fill(start.weights), fill.shown(start.weights)
-    _weights_exist(weights, artefact, start, facts.node)
+    gone = missing(start, fill)
+    if gone:
+        raise LaunchError(absent(gone, facts.node, start.profile))
     fill.values = {**fill.values, "weights": weights}
     argv = tuple(fill(word) for word in start.command)
     wanted = {name: fill(value) for name, value in start.env.items()}
@@ -154,13 +157,6 @@ def _executable(program: str, env: Mapping[str, str], start: Start, node: str) -
     else:
         msg = f"engine binary {program} not found on {node} - {hint}"
     raise LaunchError(msg)
-
-
-def _weights_exist(weights: str, shown: str, start: Start, node: str) -> None:
-    """Only what looks like a path is looked for: `org/name` is a repository's name."""
-    if weights.startswith(_PATHS) and not Path(weights).exists():
-        msg = f"model file {shown} not found on {node} - set weights of profile {start.profile} in the catalog"
-        raise LaunchError(msg)
 
 
 def _keyless(start: Start, facts: NodeFacts) -> None:

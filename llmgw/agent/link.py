@@ -11,16 +11,19 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
+from http import HTTPStatus
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-import httpx
 import msgspec
 import structlog
 from msgspec.structs import replace
 
-from llmgw import config, tls, wire
+from llmgw import config, wire
 from llmgw.agent import crash
+from llmgw.agent.calls import Answer, Caller, Calls
+from llmgw.agent.knock import knock, trouble
 from llmgw.config import Trust
 from llmgw.core.supervise.report import node_report, shard_report
 from llmgw.core.types.messages import (
@@ -95,10 +98,14 @@ class Link:
         owner: Owner,
         url: str,
         token: str,
-        transport: Any = None,
         trust: Trust = Trust(),  # noqa: B008 - immutable
+        *,
+        node: str = "",
+        token_now: Callable[[], str] = str,
+        calls: Caller | None = None,
     ) -> None:
         self.owner = owner
+        self._token_now = token_now  # where this one is refused: its file may be another by now
         plain, self.trust = config.pinned(url, trust)
         self.url = plain.rstrip("/")
         self.on_joined: Callable[[], None] = lambda: None
@@ -117,17 +124,8 @@ class Link:
         self.count = 0
         #: what its catalog starts
         self.programs: tuple[str, ...] = ()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        headers["Content-Type"] = "application/json"
-        # trust_env=False: a proxy of the login shell is not for the fleet's own traffic.
-        self.client = httpx.AsyncClient(
-            base_url=self.url,
-            headers=headers,
-            timeout=httpx.Timeout(CALL_S),
-            trust_env=False,
-            verify=tls.verify(self.url, self.trust),
-            transport=transport,
-        )
+        # By its node's name control can say whom it refuses.
+        self.calls = calls or Calls(self.url, self.trust, token=token, node=node)
 
     def offer(self) -> None:
         """There is something to tell, if only that we live. Called by the loop alone (F60)."""
@@ -140,27 +138,27 @@ class Link:
     # ------------------------------------------------ the task
 
     async def run(self) -> None:
-        async with self.client:
+        with closing(self.calls):
             while True:
                 try:
                     await self._register()
                     await self._talk()
                 except OverError as e:
                     log.info("registering again", control=self.url, why=str(e))
-                except (httpx.HTTPError, LlmgwError, OSError) as e:
-                    self._down(e)
+                except (LlmgwError, OSError) as e:
+                    self._down(e, await trouble(self.url, e))
                 if not self.again:
                     await asyncio.sleep(self.pause_s(self.failures))
                     self.failures += 1
 
-    def _down(self, error: Exception) -> None:
+    def _down(self, error: Exception, found: tuple[str, str]) -> None:
         """One line an outage, not one a try."""
         self.session = None
         if isinstance(error, LlmgwError):
             words = f"{error.message} - {error.hint}" if error.hint else error.message
             kind = re.sub(r"\d+", "#", words)  # "heard 3 s ago" is no news after "heard 2 s ago"
         else:
-            why, hint = tls.trouble(error)
+            why, hint = found
             kind = why or "unreachable"
             why = why or system_said(error) or str(error) or type(error).__name__
             words = f"control {self.url} cannot be reached: {why}"
@@ -174,6 +172,7 @@ class Link:
 
     async def _register(self) -> None:
         self.session, self.again = None, ""
+        await knock(self.calls, CALL_S)
         report = await self.owner.snapshot(self.url)
         # The boot's own clock, not a counter of ours: it rises over restarts of this agent too.
         report = replace(report, registration=time.monotonic_ns())
@@ -225,9 +224,9 @@ class Link:
         while True:
             session = self.session
             assert session is not None
-            query = {"session": session.session, "after": self.seq}
+            query = urlencode({"session": session.session, "after": self.seq})
             began = time.monotonic()
-            raw = await self._call("GET", "/agent/v1/commands", params=query, timeout=POLL_S)
+            raw = await self._call("GET", f"/agent/v1/commands?{query}", b"", POLL_S)
             said = wire.decode(raw, Polled)
             self._leadership(session, said)
             for plain in sorted(said.commands, key=_seq):
@@ -338,22 +337,30 @@ class Link:
 
     # ------------------------------------------------ calls
 
-    async def _post(self, path: str, body: bytes) -> bytes:
-        return await self._call("POST", path, content=body)
+    def _with_token_now(self) -> None:
+        with suppress(LlmgwError):  # it cannot be read: as it was
+            token = self._token_now()
+            if token and token.isascii() and token.isprintable():  # else no header can carry it
+                self.calls.shown = token
 
-    async def _call(self, method: str, path: str, **more: Any) -> bytes:
-        answer = await self.client.request(method, path, **more)
-        if answer.is_success:
+    async def _post(self, path: str, body: bytes) -> bytes:
+        return await self._call("POST", path, body, CALL_S)
+
+    async def _call(self, method: str, path: str, body: bytes, limit_s: float) -> bytes:
+        answer = await self.calls.call(method, path, body, limit_s)
+        if answer.ok:
             return answer.content
         message, hint, code = _error_of(answer)
-        if answer.status_code == httpx.codes.GONE:
+        if answer.status == HTTPStatus.GONE:
             raise OverError(message or "control does not know this session")
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            message = f"control {self.url} refuses this agent ({answer.status_code}): {message}"
-            if answer.status_code == httpx.codes.UNAUTHORIZED:
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            self._with_token_now()
+            message = f"control {self.url} refuses this agent ({answer.status}): {message}"
+            if answer.status == HTTPStatus.UNAUTHORIZED:
                 hint = hint or "set LLMGW_NODE_TOKEN to control's"
         else:
-            message = f"control {self.url} answered {answer.status_code} to {path}: {message}"
+            asked = path.partition("?")[0]
+            message = f"control {self.url} answered {answer.status} to {asked}: {message}"
         raise TalkError(message, hint, code=code)
 
 
@@ -371,16 +378,17 @@ def back_off_s(failures: int) -> float:
 def is_url(text: str) -> bool:
     try:
         url = urlsplit(text)
-        httpx.URL(text)
-    except (httpx.InvalidURL, ValueError):
+        (url.hostname or "").encode("idna")
+        named = bool(url.hostname) and url.port != 0
+    except ValueError:
         return False
-    return url.scheme in ("http", "https") and bool(url.hostname)
+    return url.scheme in ("http", "https") and named and text.isprintable() and " " not in text
 
 
-def _error_of(answer: httpx.Response) -> tuple[str, str, str]:
+def _error_of(answer: Answer) -> tuple[str, str, str]:
     """Message, hint and code of the errors of our own APIs; anybody else's by its first words."""
     try:
         error = msgspec.json.decode(answer.content)["error"]
         return str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
     except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
-        return answer.text[:200].strip(), "", ""
+        return answer.content[:200].decode(errors="replace").strip(), "", ""

@@ -24,6 +24,7 @@ from llmgw.agent.perform import Performer
 from llmgw.core.supervise import next_due, supervise, unidentified
 from llmgw.core.supervise.claims import PORTS
 from llmgw.core.supervise.commands import target
+from llmgw.core.supervise.follow import Following
 from llmgw.core.supervise.report import node_report
 from llmgw.core.supervise.table import ImpossibleTransitionError
 from llmgw.core.types.by_hand import ByHand
@@ -43,7 +44,6 @@ from llmgw.core.types.node import (
     Probe,
     Refuse,
     Register,
-    Room,
     SessionLost,
     Signal,
     Spawn,
@@ -82,6 +82,7 @@ class Loop:
         self.links: dict[str, Link] = {}
         self.performer: Performer | None = None
         self.unsaved: set[Key] = set()
+        self.following = Following()
         #: the token on the disk: the one in the state until a write of it failed
         self.stored = state.token
         self.beat_s = 0.0
@@ -108,29 +109,33 @@ class Loop:
 
     async def obey(self, control: str, command: Command, extra: dict[str, Any]) -> None:
         """Returns when the command is journaled, or refused. `extra`: fields of it that a newer control sent (F56)."""
-        wanted = (command.port, *command.ports.values()) if isinstance(command, Start) else ()
-        there = self._room(command)
-        event = CommandReceived(
-            command=command,
-            control=control,
-            ports_busy=ports.busy(p for p in wanted if p in PORTS),
-            room=there,
-            fresh_key=secrets.token_hex(32),
-            by_hand=await self._seen(command),
-            extra={"start": extra} if extra else {},
-        )
+        if self.following.keeps(self.state, control, command, extra):
+            crash.here("start-kept")
+            return
+        event = self._order(control, command, extra, await self._seen(command))
         crash.here("ports-looked-at")
         applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue.put_nowait(Order(event, applied))
         await applied
 
-    def _room(self, command: Command) -> Room:
+    def _order(
+        self, control: str, command: Command, extra: dict[str, Any], by_hand: ByHand
+    ) -> CommandReceived:
+        """With what this host is like just now."""
+        event = CommandReceived(
+            command=command,
+            control=control,
+            fresh_key=secrets.token_hex(32),
+            by_hand=by_hand,
+            extra={"start": extra} if extra else {},
+        )
         if not isinstance(command, Start):
-            return Room()
-        there = room.look(self.journal.folder)
-        if why := room.too_big(command, there):
-            log.warning(why, weights=command.weights)
-        return there
+            return event
+        wanted = (command.port, *command.ports.values())
+        busy = ports.busy(p for p in wanted if p in PORTS)
+        filler = None if self.performer is None else self.performer.filler
+        there = room.look_for(command, self.journal.folder, filler)
+        return replace(event, ports_busy=busy, room=there)
 
     async def _seen(self, command: Command) -> ByHand:
         """What a `Take` names; looked at beside the loop, for an engine may be slow to answer."""
@@ -170,6 +175,7 @@ class Loop:
     def take(self, item: Event | Snapshot | Order) -> None:
         match item:
             case Snapshot():
+                self.following.lost(item.control)
                 self.feed(SessionLost(item.control))
                 self.links[item.control].outbox.told_all()
                 if not item.answer.done():
@@ -182,6 +188,9 @@ class Loop:
                     item.applied.set_result(None)
             case _:
                 self.feed(item)
+        for late in self.following.due(self.state):
+            crash.here("start-due")
+            self.feed(self._order(*late, ByHand()))
 
     def feed(self, event: Event) -> None:
         """One event and all that follows from it at once."""

@@ -28,7 +28,7 @@ LEFT_OUT = ("api_key", "seq", "session", "epoch", "leader_uuid", "attempt")
 BULKY = ("command", "env", "peers", "image", "mounts")
 #: Where built-in engines get their key.
 KEY_NAMES = ("LLAMA_API_KEY", "VLLM_API_KEY")
-_HOLE = "${api_key}"
+_KEY, _HOST = "${api_key}", "${host}"
 _PLAIN: dict[str, Any] = msgspec.to_builtins(
     Start(shard="", replica="", incarnation="", model="", profile="")
 )
@@ -70,7 +70,8 @@ def read(key: Key, env: Mapping[str, str], argv: Sequence[str]) -> Found:
         told,
         artefact=whole.artefact,
         started_at=whole.started_at,
-        api_key=_key_in(start, env, argv) or told.api_key,
+        api_key=_filled(_KEY, start, env, argv) or told.api_key,
+        address=_filled(_HOST, start, env, argv),
         whole=True,
     )
     return Found(start, told)
@@ -131,13 +132,13 @@ def _counts(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 5  # noqa: PLR2004  a port's digits
 
 
-def _key_in(start: Start, env: Mapping[str, str], argv: Sequence[str]) -> str:
-    """The key it was given, found where the order has its placeholder; an interpreter's words may come before."""
+def _filled(hole: str, start: Start, env: Mapping[str, str], argv: Sequence[str]) -> str:
+    """What it was given, found where the order has this placeholder; an interpreter's words may come before."""
     places = [(text, env.get(name, "")) for name, text in start.env.items()]
     places += zip(reversed(start.command), reversed(argv), strict=False)
     for text, said in places:
-        before, hole, after = text.partition(_HOLE)
-        fits = hole and "${" not in before + after and len(said) > len(before) + len(after)
+        before, there, after = text.partition(hole)
+        fits = there and "${" not in before + after and len(said) > len(before) + len(after)
         if fits and said.startswith(before) and said.endswith(after) and _is_text(said):
             return said[len(before) : len(said) - len(after)]
     return ""

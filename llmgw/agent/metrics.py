@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmgw.agent import probe
+from llmgw.agent.placeholders import host_of
 from llmgw.core.types.messages import LIVE, SHARD_STATES
 from llmgw.core.types.node import AgentState
 from llmgw.core.types.record import Record
@@ -38,7 +39,7 @@ class _Collected:
 async def exposition(state: AgentState, beat_s: float) -> tuple[bytes, str]:
     """`beat_s`: when the loop's next heartbeat is due; one far behind shows a loop that is stuck."""
     live = [r for r in state.records.values() if r.state in LIVE and r.state != "asleep"]
-    engines = await asyncio.gather(*(_engine(state.facts.address, r) for r in live))
+    engines = await asyncio.gather(*(_engine(host_of(r, state.facts), r) for r in live))
     registry = CollectorRegistry(auto_describe=False)
     families = [*_own(state, beat_s), *_merged(f for some in engines for f in some)]
     registry.register(_Collected(families))

@@ -76,7 +76,7 @@ class Performer:
         self.pidfds: dict[Key, int] = {}
         self.known: dict[Key, process.Pids] = {}
         self.secrets: dict[Key, frozenset[str]] = {}
-        self.seen: process.Marks = {}
+        self.looks = reattach.Looks(facts.node_id)
         self.dead: frozenset[int] = frozenset()
         self.ooms = Ooms()
         self.containers = Containers(self)
@@ -117,6 +117,7 @@ class Performer:
         if ticks is None:
             error = "it was started but could not be identified, so it was ended at once"
             return SpawnFailed(key=key, attempt=attempt, error=error)
+        self.looks.over()  # it is in none
         self.children[key] = child
         self.known[key] = {child.pid: ticks}
         self.secrets[key] = frozenset(fill.secrets)
@@ -179,28 +180,28 @@ class Performer:
     def _ended(self, record: Record) -> None:
         """Its session is looked at while the dead leader still keeps its number taken; then it is reaped."""
         self._unwatch(record.key)
-        shard, left = record.start.shard, ""
+        seen, shard, left = self.look(record), record.start.shard, ""
+        # Of one that was told to end nobody asks why it ended; and of a taken-over one the last words went elsewhere.
+        asked = not (record.by_hand or self.containers.now(record).ending)
         try:
-            self._tree(record, self._survey())
-            if not record.by_hand:  # its last words went elsewhere
+            if asked:
                 left = self.logs.end(shard, TAIL_BYTES)
         except OSError as e:  # its end is told all the same
-            log.warning("cannot look at what an engine left", shard=shard, error=str(e))
+            log.warning("cannot read what an engine said last", shard=shard, error=str(e))
         child = self.children.pop(record.key, None)
         code = None if child is None else child.wait()
         crash.here("after-reap")
         program = next(iter(record.start.command), "the engine")
         said = redacted(explain(program, code, left), self.secrets_of(record))
-        oom = self.ooms.recent()
-        key, attempt = record.key, record.attempt
-        self.post(Exited(key=key, attempt=attempt, code=code, last_line=said, out_of_memory=oom))
+        ended = Exited(key=record.key, attempt=record.attempt, code=code, last_line=said, seen=seen)
+        self.post(replace(ended, out_of_memory=self.ooms.recent()))
 
     # ------------------------------------------------ looking and signalling
 
-    def look(self, record: Record) -> Event:
+    def look(self, record: Record) -> TreeSeen:
         key, attempt = record.key, record.attempt
         try:
-            tree = self._tree(record, self._survey())
+            tree = self._tree(record, self.looks.survey())
         except OSError as e:
             detail = f"cannot look at its processes: {e}"
             doubtful = (record.pid,) if record.pid else ()
@@ -211,10 +212,19 @@ class Performer:
         )
 
     def signal(self, record: Record, name: str) -> None:
-        """To each live process of the tree once."""
+        """To each live process of the tree once.
+
+        First to our own child, which needs no look at all others (P9) and keeps its number until it is reaped. Who has
+        neither its session nor its environment is known as its descendant alone: before it may be gone.
+        """
         number = Signals[f"SIG{name}"]
-        tree = self._tree(record, self._survey())
-        sent = [pid for pid, ticks in tree.alive.items() if self._send(pid, ticks, number)]
+        pid = record.pid if record.key in self.children else None
+        born = process.below(pid) if pid else None
+        first = {} if pid is None or born is None else {pid: record.start_ticks}
+        self.known.setdefault(record.key, {}).update(born or {})
+        sent = [pid for pid, ticks in first.items() if self._send(pid, ticks, number)]
+        rest = self._tree(record, self.looks.survey()).alive
+        sent += [p for p, t in rest.items() if p not in first and self._send(p, t, number)]
         log.info("signalled", signal=name, shard=record.start.shard, pids=sorted(sent))
 
     def _send(self, pid: int, ticks: int, number: Signals) -> bool:
@@ -223,11 +233,6 @@ class Performer:
         except PermissionError:
             log.warning("may not be signalled", pid=pid, signal=number.name)
             return False
-
-    def _survey(self) -> reattach.Survey:
-        survey = reattach.Survey(self.facts.node_id, self.seen)
-        self.seen = survey.seen
-        return survey
 
     def _tree(self, record: Record, survey: reattach.Survey) -> process.Tree:
         """Remembers members while they are provable, for the time when their leader is gone."""
@@ -275,7 +280,7 @@ class Performer:
             if record.key not in self.pidfds and record.pid and not record.watch.exited:
                 self._watch(record, record.pid, record.start_ticks)  # nobody would see its end
         try:
-            survey = self._survey()
+            survey = self.looks.survey()
             for record in running:
                 self._tree(record, survey)
         except OSError as e:  # the next time, then
@@ -288,9 +293,10 @@ class Performer:
         ticks = seen.start_ticks if record.pid is None else record.start_ticks
         if pid is not None and (seen.leader == "same" or seen.pid is not None):
             found = replace(record, pid=pid, start_ticks=ticks)
+            seen = replace(seen, address=reattach.listens_at(record, seen, self.facts))
             asyncio.get_running_loop().call_soon(self._watch, found, pid, ticks)
             if record.by_hand:
-                self._settle_in(record, survey or self._survey())
+                self._settle_in(record, survey or self.looks.survey())
             else:
                 self.tasks.create_task(scopes.keep(found, pid))
         return seen

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmgw.core.endpoint import address, asked_at
 from llmgw.core.types.messages import Gpu, Start
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
@@ -86,6 +87,11 @@ def fabric_address(start: Start, facts: NodeFacts) -> str:
     """Where the other ranks reach this one: its address on the group's fabric, else the node's own."""
     fabric = facts.fabrics.get(start.fabric)
     return (fabric.address if fabric else "") or facts.address
+
+
+def host_of(record: Record, facts: NodeFacts) -> str:
+    """Where it is asked: where it was found to listen, else where it was to."""
+    return address(record.endpoint) or asked_at(facts, record.start)
 
 
 def values_of(

@@ -34,9 +34,22 @@ class Socket(NamedTuple):
     inode: int
 
 
+#: Found free in this turn of the event loop: an order is looked at and carried out in one.
+_found: set[int] = set()
+
+
 def busy(ports: Iterable[int]) -> dict[int, str]:
     """Those of the ports that cannot be had, and by whom."""
-    return {port: holder(port) for port in ports if not free(port)}
+    return {port: holder(port) for port in ports if port not in _found and not _free_now(port)}
+
+
+def _free_now(port: int) -> bool:
+    there = free(port)
+    if there:
+        with contextlib.suppress(RuntimeError):  # without a loop there are no turns
+            asyncio.get_running_loop().call_soon(_found.clear)
+            _found.add(port)
+    return there
 
 
 def free(port: int) -> bool:
@@ -119,6 +132,21 @@ def listeners(port: int, address: str) -> list[Socket]:
         if closest:
             return closest
     return []
+
+
+def place(port: int, address: str, before: str) -> str:
+    """Where to ask who listens on it: at `address` where that is heard, else where it does listen.
+
+    `before`: where it was asked so far, "" where nobody knows, which stays while nobody listens.
+    """
+    found = of_port(port, diag.LISTENING, _once_a_turn) if port else []
+    there = [s.address for s in found if s.state == LISTEN]
+    try:
+        if not there or listened(port, address):
+            return address if there else before or address
+        return before if before and _numeric(before) in there else there[0]
+    except (OSError, ValueError):  # a name that is none, or not known just now
+        return before or address
 
 
 def listened(port: int, address: str) -> bool:

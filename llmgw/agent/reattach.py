@@ -5,13 +5,14 @@ Also takes up engines whose record is gone, by their markers (design.md 3). May 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Iterable
 from types import MappingProxyType
 
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import by_hand, markers
+from llmgw.agent import by_hand, markers, ports
 from llmgw.agent.container_start import CLIENT
 from llmgw.agent.process import (
     Mark,
@@ -23,7 +24,8 @@ from llmgw.agent.process import (
     started_at,
     words,
 )
-from llmgw.core.types.node import Identified, Told
+from llmgw.core.endpoint import address, asked_at, endpoint
+from llmgw.core.types.node import Identified, NodeFacts, Told
 from llmgw.core.types.record import Key, Record
 
 log = structlog.get_logger()
@@ -36,6 +38,26 @@ class Survey:
         self.stats = all_stats()
         self.seen = look(node_id, self.stats, before)
         self.marks = by_shard(node_id, self.seen)
+
+
+class Looks:
+    """One look a turn of the event loop: who is signalled is looked at right after, and others in the same turn."""
+
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+        self._seen: Marks = {}
+        self._now: Survey | None = None
+
+    def survey(self) -> Survey:
+        if self._now is None:
+            self._now = Survey(self._node_id, self._seen)
+            self._seen = self._now.seen
+            asyncio.get_running_loop().call_soon(self.over)
+        return self._now
+
+    def over(self) -> None:
+        """Who comes now is in none that was made."""
+        self._now = None
 
 
 def evidence(record: Record, node_id: str, known: Pids, survey: Survey | None = None) -> Identified:
@@ -64,6 +86,13 @@ def _evidence(record: Record, known: Pids, survey: Survey) -> Identified:
         rebuilt=found.start if found else None,
         told=found.told if found else Told(),
     )
+
+
+def listens_at(record: Record, seen: Identified, facts: NodeFacts) -> str:
+    """Of one that runs: its node may have another address by now than it was started with."""
+    start = seen.rebuilt or record.start
+    before = address(record.endpoint) or seen.told.address
+    return ports.place(start.port, asked_at(facts, start), before)
 
 
 def orphans(
@@ -109,6 +138,7 @@ def unrecorded(found: markers.Found, boot_id: str, how: str) -> Record:
         started_at=told.started_at,
         artefact=told.artefact,
         api_key=told.api_key,
+        endpoint=endpoint(told.address, found.start.port) if told.address else "",
         error=f"its record is gone, {how}",
     )
 

@@ -6,13 +6,32 @@ What cannot be read is not known, and limits nothing. May not refuse: `core.supe
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+from msgspec.structs import replace
+
+from llmgw.agent.placeholders import Filler
+from llmgw.agent.weights import missing
 from llmgw.core.capacity import gib
+from llmgw.core.supervise.claims import misordered
 from llmgw.core.types.messages import Start
 from llmgw.core.types.node import Room
+from llmgw.core.types.record import Record
 
+log = structlog.get_logger()
 ROOT = Path("/")
+
+
+def look_for(start: Start, state_dir: Path, filler: Callable[[Record], Filler] | None) -> Room:
+    """And whether the files are there that this one would load, where what it names can be filled in."""
+    there = look(state_dir)
+    if filler is not None and misordered(start) is None:
+        there = replace(there, missing=missing(start, filler(Record(start=start))))
+    if why := too_big(start, there):
+        log.warning(why, weights=start.weights)
+    return there
 
 
 def look(state_dir: Path, root: Path = ROOT) -> Room:

@@ -20,6 +20,7 @@ import structlog
 
 import llmgw
 from llmgw import config, tls
+from llmgw import loopback as loopbacks
 from llmgw.agent import bearers, container_evidence, crash, lost, ports, process, reach, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
@@ -81,7 +82,10 @@ def _check(settings: AgentSettings) -> None:
     open_to_all = host and not _loopback(host.strip("[]"))
     if open_to_all and not (settings.token or settings.operator_token or settings.insecure):
         msg = f"--listen {settings.listen} is reachable from other machines and no token is set"
-        hint = "set LLMGW_NODE_TOKEN, listen on 127.0.0.1, or give --insecure to mean it"
+        hint = (
+            "`llmgw token` on control's box prints the line with LLMGW_NODE_TOKEN; or listen on 127.0.0.1, or give "
+            "--insecure to mean it"
+        )
         raise UsageError(msg, hint)
 
 
@@ -137,6 +141,7 @@ def facts_of(
         version=llmgw.__version__,
         boot_id=process.boot_id(),
         address=settings.address,
+        loopback=loopbacks.here(),
         inspect=inspect,
         inspect_pin=pin,
         controls=bearers.places(settings.controls),
@@ -253,7 +258,10 @@ class _Agent:
         # Each once: a second link would end the first one's session as soon as it registers, and so on.
         urls = dict.fromkeys(url.rstrip("/") for url in self.settings.controls)
         token, trust = self.settings.token, self.settings.trust
-        links = [Link(loop, url, token, trust=trust) for url in urls]
+        file = self.settings.state_dir / "node-token"
+        again = partial(config.token, "LLMGW_NODE_TOKEN", file)
+        node = self.settings.node
+        links = [Link(loop, u, token, trust=trust, node=node, token_now=again) for u in urls]
         loop.links = {link.url: link for link in links}
         here = "" if listener is None else self._here(listener)
         for link in links:

@@ -90,7 +90,8 @@ def _check_exact(profile: keys.Profile, problem: _Problem) -> None:
             else profile.gpus
         )
         hint = "name as many GPUs as gpus says, or take gpus out"
-        problem("gpus_exact", f"gpus_exact names {len(exact)} GPUs, and gpus is {per}", hint)
+        count = f"{len(exact)} GPU{'s' * (len(exact) != 1)}"
+        problem("gpus_exact", f"gpus_exact names {count}, and gpus is {per}", hint)
 
 
 def check_sleep(profile: keys.Profile, own: Section, problems: Problems) -> None:

@@ -89,7 +89,7 @@ def _text(file: Path, problems: Problems) -> str:
 def _unreadable(path: Path, error: OSError) -> str:
     file = error.filename or path
     hints = {
-        FileNotFoundError: "check the path, or start from catalog.example.yaml",
+        FileNotFoundError: "check the path, or let `llmgw init` write a first one",
         PermissionError: f"give this user the right to read it: chmod +r {file}",
     }
     reason = (error.strerror or "cannot be read").lower()

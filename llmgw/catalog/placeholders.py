@@ -18,6 +18,10 @@ _OWN_ENV = re.compile(
     "(LLMGW|WATCHDOG|LISTEN)_.*|CUDA_DEVICE_ORDER|(CUDA|HIP)_VISIBLE_DEVICES|SPT_NOENV|GGML_NO_BACKTRACE"
     "|NOTIFY_SOCKET|INVOCATION_ID"
 )
+#: What stands in examples for what only the reader knows.
+_TO_FILL_IN = re.compile(
+    r"(?:^|/)(?:…|\.\.\.)(?:/|$)|(?:^|[=:])/path/to(?:[/:]|$)|\bchange[_-]?me\b", re.IGNORECASE
+)
 
 
 def used(text: str) -> list[str]:
@@ -26,7 +30,9 @@ def used(text: str) -> list[str]:
 
 
 def check_text(text: str) -> None:
-    """Refuse what the agent could not fill in."""
+    """Refuse what the agent could not fill in, and what somebody forgot to."""
+    if _TO_FILL_IN.search(text):
+        refuse(f"{quoted(text)} was to be filled in", "write your own path or value in its place")
     for match in _DOLLAR.finditer(text):
         if match[0] == "${":
             refuse(

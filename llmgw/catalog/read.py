@@ -111,20 +111,22 @@ class Reader:
                 node.at, f"more than {MAX_VALUES} values", "anchors that multiply? write less"
             )
             raise GiveUp
-        base = wanted.base
-        if get_origin(base) in (Union, UnionType):
-            base = next(
-                kind
-                for kind in get_args(base)
-                if (get_origin(kind) is dict) == isinstance(node, Map)
+        if get_origin(wanted.base) in (Union, UnionType):
+            wanted = _unwrap(
+                next(
+                    kind
+                    for kind in get_args(wanted.base)
+                    if (get_origin(kind) is dict) == isinstance(node, Map)
+                )
             )
+        base = wanted.base
         if isinstance(base, type) and issubclass(base, Struct):
             return self.section(node, base, path, at)
         if get_origin(base) is tuple:
             return self._list(node, get_args(base)[0], wanted, path)
         if get_origin(base) is dict:
             return self._dict(node, base, path)
-        return self._scalar(node, wanted._replace(base=base), path)
+        return self._scalar(node, wanted, path)
 
     def _list(self, node: Node, kind: Any, wanted: Wanted, path: str) -> Any:
         if isinstance(node, Scalar) and node.nothing:

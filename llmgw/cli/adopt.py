@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from llmgw.core.types.state import State
 
 Json = dict[str, Any]
+SAVED = "or judge what agents saved: --report FILE"
 
 
 def adopt(
@@ -159,11 +160,16 @@ def _from_fleet(given: config.Given, catalog: Path | None, *, allow_partial: boo
     try:
         found = survey.from_agents(memory, given.text("agent", config.agent_url()), tokens)
     except UnreachableError as e:
-        message = f"{no_control.message}; {e.message}"
-        raise UnreachableError(message, no_control.hint) from e
+        looked = "" if memory.nodes else f"; {path} remembers no node"
+        message = f"{no_control.message}; {e.message}{looked}"
+        raise UnreachableError(message, f"{no_control.hint}; {SAVED}") from e
     say(f"{no_control.message}; asked the agents")
     for note in found.notes:
         say(note)
+    if not found.reports:
+        say(f"nobody answered: this is the last picture, as {path} has it, and all of it is held")
+        hint = f"start the agents with `llmgw up` or `llmgw agent` and ask again; {SAVED}"
+        typer.echo(f"hint: {hint}", err=True)
     loaded, problems = _catalog(given, path)
     state = _state(loaded, memory, found)
     document = survey.plan(state, found, source="agents", allow_partial=allow_partial)

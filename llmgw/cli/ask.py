@@ -21,6 +21,8 @@ from llmgw.errors import (
 if TYPE_CHECKING:
     import socket
 
+#: Control beyond loopback speaks TLS, with a certificate of its own.
+ELSEWHERE = "elsewhere: LLMGW_CONTROL and LLMGW_PIN, as `llmgw token` on its box prints them"
 BAD_REQUEST, UNAUTHORISED, UNAVAILABLE = 400, 401, 503
 TIMEOUT_S = 10.0
 #: The first byte of what a TLS server says to plain HTTP (RFC 8446 5.1: alert).
@@ -60,9 +62,10 @@ def control(given: config.Given) -> tuple[Peer, ...]:
 
     With none named: this box's, as it was reached last, or the one that this box's agent has joined.
     """
-    token = config.token("LLMGW_TOKEN", config.state_dir("control") / "token")
-    hint = "start one with `llmgw up` or `llmgw control`; elsewhere: LLMGW_CONTROL=http://HOST:8801"
-    here, trust = config.pinned(config.reached())
+    folder = config.inventory_path().parent
+    token = config.token("LLMGW_TOKEN", folder / "token")
+    hint = f"start one with `llmgw up` or `llmgw control`; {ELSEWHERE}"
+    here, trust = config.pinned(config.reached(folder))
     known = config.Join((here,), trust) if here else config.joined(config.state_dir("agent"))
     urls = given.items("control", known.controls or [config.CONTROL_URL])
     before = known.of([config.pinned(url)[0] for url in urls]).trust
@@ -174,6 +177,8 @@ def connect(peer: Peer, timeout_s: float) -> socket.socket:
     import socket
 
     host, port, _ = address(peer)
+    if peer.token and peer.url.startswith("http://") and not config.Address(host, port).loopback:
+        _knock(peer, timeout_s)
     sock = socket.create_connection((host, port), timeout_s)
     if peer.url.startswith("http://"):
         return sock
@@ -187,6 +192,15 @@ def connect(peer: Peer, timeout_s: float) -> socket.socket:
         if words:
             raise TlsError(words, hint or peer.hint) from e
         raise
+
+
+def _knock(peer: Peer, timeout_s: float) -> None:
+    """A question without the token before one with it: on its way to a port of TLS anybody could read it."""
+    bare = peer._replace(token="")
+    try:
+        _exchange(bare, head(bare, "GET", f"{address(peer)[2]}/healthz"), timeout_s)
+    except _UnansweredError as e:
+        raise OSError(str(e)) from e  # what was asked was not: nothing comes of it
 
 
 def unreachable(peer: Peer, error: OSError, timeout_s: float) -> UnreachableError:
@@ -208,6 +222,10 @@ def mute(peer: Peer, said: bytes = b"") -> TlsError | None:
     if not tls.speaks(host, port):
         return None
     hint = "`llmgw token` on its box prints the URL and the --pin to use"
+    if peer.what == "control" and config.Address(host, port).loopback:
+        # Who asks there may have asked for just that line.
+        own = f"on its own box `LLMGW_CONTROL=https://{peer.place}` will do"
+        hint = f"{own}; elsewhere `llmgw token` there prints the URL and the --pin to use"
     return TlsError(f"it speaks TLS: use https://{peer.place}", hint)
 
 
@@ -255,9 +273,25 @@ def answer(peer: Peer, status: int, found: Any) -> Any:
     message = str(said.get("message") or f"{peer.what} at {peer.place} answered {status}")
     hint, code = str(said.get("hint") or ""), str(said.get("code") or "")
     if status == UNAUTHORISED:
-        raise UnauthorisedError(
-            message, hint or "set LLMGW_TOKEN to the operator's token", code=code
-        )
+        hint = _other_token(peer) or hint or "set LLMGW_TOKEN to the operator's token"
+        raise UnauthorisedError(message, hint, code=code)
     error = LlmgwError(message, hint, code=code, status=status)
     error.exit_code = EXIT_UNKNOWN if status == UNAVAILABLE else EXIT_DIFFERENCE
     raise error
+
+
+def _other_token(peer: Peer) -> str:
+    """What to do where this box has another token than was sent, or than its control was started with; else ""."""
+    import os
+
+    file = config.inventory_path().parent / "token"
+    kept = config.token("", file, env={}) if os.access(file, os.R_OK) else ""
+    given = os.environ.get("LLMGW_TOKEN", "").strip()
+    if peer.what != "control" or not kept or given == kept:
+        return ""
+    if given:
+        return f"`unset LLMGW_TOKEN`: {file} has another"
+    if not config.Address(address(peer)[0], 0).loopback:
+        return ""  # that of another box
+    why = f"{file} has another token than control was started with"
+    return f"{why}: restart control, engines and the gateway keep running"

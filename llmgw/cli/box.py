@@ -44,7 +44,10 @@ def up(
     llmgw up --catalog catalog.yaml, and then llmgw status in another terminal. Ctrl-C ends control and agent; the
     engines and the gateway keep running.
     """
+    from functools import partial
+
     from llmgw import catalog as catalogs
+    from llmgw.cli.admit import admit
     from llmgw.cli.supervise import Part, Supervisor
 
     given = config.Given({"catalog": catalog, "state_dir": state_dir, "gateway": gateway})
@@ -71,6 +74,7 @@ def up(
             ],
             folders["control"] / "up.log",
             home=str(folders["control"] / "inventory.db"),
+            before=partial(admit, folders["control"], folders["agent"]),
         ),
         Part(
             "agent",
@@ -84,7 +88,8 @@ def up(
         ),
     ]
     peers = {name: ask.Peer(name, place.url, "", "") for name, place in places.items()}
-    return Supervisor(parts, peers).run()
+    token = partial(config.token, "LLMGW_TOKEN", folders["control"] / "token")
+    return Supervisor(parts, peers, token).run()
 
 
 def down(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from llmgw.cli import options
-from llmgw.cli.sure import say
+from llmgw.cli.sure import counted, say
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, LlmgwError
 
 app = typer.Typer(
@@ -19,7 +19,8 @@ app = typer.Typer(
 HEAD = """yaml-language-server: $schema=./catalog.schema.json
 
 Made of {name} by `llmgw import llama-swap`. Read it before you use it: `llmgw catalog check FILE`.
-GPUs are given whole until gpu_memory says how much a model needs."""
+GPUs are given whole until gpu_memory says how much a model needs.
+Editors complete and check as you type by what the first line names: llmgw catalog schema > catalog.schema.json"""
 
 
 @app.callback()
@@ -78,6 +79,6 @@ def llama_swap(
     for problem in problems:
         say(f"to be mended by hand: {problem}")
     say(
-        f"{len(found.fates) - found.left} keys taken over, {found.left} not; next: llmgw catalog check FILE"
+        f"{counted(len(found.fates) - found.left, 'key')} taken over, {found.left} not; next: llmgw catalog check FILE"
     )
     return EXIT_DIFFERENCE if problems else EXIT_OK

@@ -65,12 +65,8 @@ def check(
     elif problems:
         typer.echo("\n".join(problems))
     else:
-        typer.echo(f"ok: {_count(models, 'model')}, {_count(profiles, 'profile')}")
+        typer.echo(f"ok: {counted(models, 'model')}, {counted(profiles, 'profile')}")
     return EXIT_DIFFERENCE if problems else EXIT_OK
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 @app.command()
@@ -137,7 +133,8 @@ def apply(
     body: dict[str, Any] = {}
     names: list[str] = []
     if plan["disturbs"]:
-        names = sorted({a["replica"] for a in plan["actions"] if a["disturbs"]})
+        # A roll that waits for other starts has no replica yet.
+        names = sorted({a["replica"] or a["model"] for a in plan["actions"] if a["disturbs"]})
         what = f"this disturbs {counted(plan['disturbs'])}: {', '.join(names)}"
         sure(what, "Apply it?", yes=yes, otherwise="the catalog in use stays")
         body = {"digest": plan["digest"], "confirm": True}
@@ -145,7 +142,7 @@ def apply(
         said = ask.post(peer, "/api/v1/catalog", body, timeout_s=ask.LONG_S)
     else:
         said = ask.put(peer, "/api/v1/catalog", {"catalog": text} | body, timeout_s=ask.LONG_S)
-    typer.echo(f"{said['path']} is in use, {_count(len(said['changes']), 'change')}")
+    typer.echo(f"{said['path']} is in use, {counted(len(said['changes']), 'change')}")
     if names:
         stay(said, names)
 

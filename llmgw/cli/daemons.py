@@ -122,7 +122,7 @@ def agent(
     path = Path(config.Given({"config": config_file}).text("config", ""))
     file = config.read_file(path, AGENT_KEYS) if path.name else None
     given = config.Given(flags, file=file, path=path)
-    lean.load()
+    lean.load("structlog")
     from llmgw.agent.reach import towards
     from llmgw.agent.run import run
     from llmgw.agent.settings import AgentSettings
@@ -217,9 +217,13 @@ def gateway(
 def joined(given: config.Given, folder: Path) -> tuple[tuple[str, ...], config.Join]:
     """The controls of this node's agent and what it shows and believes there: as given, else as it is kept from before.
 
-    What is kept counts for the controls it was kept for, and for no other.
+    What is kept counts for the controls it was kept for, and for no other. An agent that has joined none looks where
+    the command line of its box does (`ask.control`).
     """
     before = config.joined(folder)
+    if not before.controls and (here := config.reached(folder.parent / "control")):
+        url, trust = config.pinned(here)
+        before = config.Join((url,), trust)
     controls = given.items("control", before.controls or [config.CONTROL_URL])
     before = before.of(controls)
     token = config.token("LLMGW_NODE_TOKEN", folder / "node-token") or before.token

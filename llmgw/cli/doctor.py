@@ -72,6 +72,7 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
     from llmgw.agent import doctor as doctors
     from llmgw.agent.doctor import doors
 
+    named, beside = given.items("control"), folder.parent / "control"
     given = _as_it_runs(given, folder)
     source = given.text("gpus", "auto")
     controls, join = joined(given, folder)
@@ -83,6 +84,8 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
             ports=port_range(given),
             gpus=source,
             controls=controls,
+            remembered=() if named else tuple(filter(None, (config.reached(beside),))),
+            memory=beside / config.URL_FILE,
             token=token,
             catalog=_catalog(place),
             cards=lambda: doors.cards(source),
@@ -90,15 +93,14 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
             time_s=time.time,  # noqa: TID251 - compared with another clock
             ask=lambda url, path: doors.ask(url, path, token, join.trust),
             engines=lambda: doors.engines(folder),
+            others=lambda: doors.others(folder),
             tell=doors.tell,
         )
     )
 
 
 def _as_it_runs(given: config.Given, folder: Path) -> config.Given:
-    """Where nothing was said of the ports here, those of the agent that runs: its own words, then its environment."""
-    if given.text("ports", ""):
-        return given
+    """Where nothing was said of ports or control here, as the agent that runs was told: its words, its environment."""
     from llmgw.agent.doctor.look import holder
 
     pid = holder(folder)
@@ -107,10 +109,15 @@ def _as_it_runs(given: config.Given, folder: Path) -> config.Given:
         pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return given
-    told = [pair.partition("=")[2] for pair in pairs if pair.startswith("LLMGW_PORTS=")]
-    told += [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--ports"]
-    told += [word.partition("=")[2] for word in words if word.startswith("--ports=")]
-    return given.beside({"LLMGW_PORTS": told[-1]}) if told else given
+    env = {}
+    for name in ("PORTS", "CONTROL"):
+        flag = f"--{name.lower()}"
+        told = [words[i + 1] for i, word in enumerate(words[:-1]) if word == flag]
+        told += [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+        told = told or [p.partition("=")[2] for p in pairs if p.startswith(f"LLMGW_{name}=")]
+        if any(told):
+            env[f"LLMGW_{name}"] = ",".join(told) if name == "CONTROL" else told[-1]
+    return given.beside(env)
 
 
 def _catalog(place: Path) -> Catalog | Check:

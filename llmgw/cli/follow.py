@@ -23,6 +23,7 @@ Json = dict[str, Any]
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
 ]
+HEAD = ("AT", "KIND", "ABOUT", "NODE", "WHY")
 #: Between two tries to reach a control that restarts.
 AGAIN_S = 1.0
 #: So many lines tell where a log broke off.
@@ -52,25 +53,39 @@ def events(
     found: list[Json] = ask.get(peer, "/api/v1/events")["events"]
     shown = found[-last:] if last else found
     seen = look(context.find_root().params["_color"])
+    rows = [_row(e, short=seen.terminal) for e in shown]
     if output == "table":
-        head = ("AT", "KIND", "WHY")
-        show([Table(head, [_row(e) for e in shown])], seen)
+        show([Table(HEAD, rows)], seen)
     elif follow:
         for event in shown:
             _line(json.dumps(event))
     else:
         sys.stdout.write(json.dumps({"schema": "llmgw.events/1", "events": shown}, indent=2) + "\n")
     if follow:
+        widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
         for event in _events(peers, found[-1]["id"] if found else 0):
             if output == "json":
                 _line(json.dumps(event))
             else:
-                show([Table((), [_row(event)])], seen)
+                row = _row(event, short=seen.terminal)
+                widths = [max(w, len(cell)) for w, cell in zip(widths, row, strict=True)]
+                show([Table((), [_under(widths, row)])], seen)
     return EXIT_OK
 
 
-def _row(event: Json) -> tuple[str, str, str]:
-    return (event["at"], event["kind"], event["why"])
+def _row(event: Json, *, short: bool) -> tuple[str, ...]:
+    """`ABOUT` is the narrowest that it names: a shard, a replica or a model. `short`: in this box's time."""
+    from llmgw.render.status import clock
+
+    about = next((event[key] for key in ("shard", "replica", "model") if event.get(key)), "-")
+    at = clock(event["at"], "%m-%d %H:%M:%S") if short else event["at"]
+    return (at, event["kind"], about, event.get("node") or "-", event["why"])
+
+
+def _under(widths: list[int], row: tuple[str, ...]) -> list[str]:
+    """A row by itself, in the columns of those above it."""
+    *cells, why = row
+    return [*(cell.ljust(w) for cell, w in zip(cells, widths, strict=False)), why]
 
 
 def _line(text: str) -> None:
@@ -194,16 +209,29 @@ class _Source:
             return self._name
         found = ask.get(peer, "/api/v1/status")
         mine = sorted(r["replica"] for r in found["replicas"] if self._name == r["replica"])
-        model = next(
-            (m["name"] for m in found["models"] if self._name in (m["name"], *m["aliases"])), ""
+        model: Json = next(
+            (m for m in found["models"] if self._name in (m["name"], *m["aliases"])), {}
         )
         if model and not mine:
-            mine = sorted(r["replica"] for r in found["replicas"] if r["model"] == model)
+            mine = sorted(r["replica"] for r in found["replicas"] if r["model"] == model["name"])
             if len(mine) != 1:
-                msg = f"{self._name} has {len(mine)} replicas"
-                known = ", ".join(mine) or "none that runs"
-                raise LlmgwError(msg, f"name one: {known}; `llmgw events` names those that ended")
+                raise _not_one(found, model, self._name, mine)
         return f"{mine[0] if mine else self._name}/0"
+
+
+def _not_one(found: Json, model: Json, name: str, mine: list[str]) -> LlmgwError:
+    ended = "`llmgw events` names those that ended"
+    if mine:
+        return LlmgwError(
+            f"{name} has {len(mine)} replicas", f"name one: {', '.join(mine)}; {ended}"
+        )
+    from llmgw.core import helps
+
+    why = str(model.get("why") or "")
+    confirm, paused = str(found.get("confirm") or ""), bool(found.get("paused"))
+    hint = helps.ready(model["name"], model["state"], why, confirm=confirm, paused=paused)
+    msg = f"nothing of {name} runs{': ' if why else ''}{why}"
+    return LlmgwError(msg, f"{ended}{'; ' if hint else ''}{hint}")
 
 
 def _path(shard: str) -> str:

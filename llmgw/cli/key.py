@@ -74,6 +74,7 @@ def add(  # noqa: PLR0917 - options of a command line
         return
     typer.echo(answer["key"])
     say(f"key {name} is shown this once; clients send it as `Authorization: Bearer KEY`")
+    say("from the first key on every client needs one, on loopback too")
 
 
 @app.command("list")

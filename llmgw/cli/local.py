@@ -104,6 +104,8 @@ def _replica(name: str, shards: list[Json], node: str) -> Json:
                 "state": s.get("state", "unknown"),
                 "progress": s.get("progress"),
                 "compute": s.get("compute"),
+                "gpu_peak": s.get("gpu_peak"),
+                "host_peak": s.get("host_peak"),
                 "error": s.get("error"),
             }
             for s in shards

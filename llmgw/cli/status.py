@@ -107,11 +107,11 @@ def _both_away() -> str:
     if not config.catalog_path().exists():
         return (
             "`llmgw init` writes a first catalog and `llmgw up` starts all on this box; "
-            "elsewhere: LLMGW_CONTROL=http://HOST:8801"
+            f"{ask.ELSEWHERE}"
         )
     return (
         "engines go on without them; `llmgw adopt --dry-run` shows what a start would do, `llmgw up` "
-        "(or the services) starts both; elsewhere: LLMGW_CONTROL=http://HOST:8801"
+        f"(or the services) starts both; {ask.ELSEWHERE}"
     )
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -30,10 +30,21 @@ LOG_BYTES = 8 << 20
 
 
 class Part:
-    """`home`: the word of its command line that no part of another box, or of another state dir, has."""
+    """`home`: the word of its command line that no part of another box, or of another state dir, has.
 
-    def __init__(self, name: str, words: Sequence[str], log: Path, home: str) -> None:
+    `before`: what each of its starts needs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str],
+        log: Path,
+        home: str,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name
+        self._before = before
         self._home = home
         self._words = words
         self._log = log
@@ -46,6 +57,7 @@ class Part:
 
     def start(self, now: float) -> None:
         """A new log at every start; the one before is kept as `.1`."""
+        self._before()
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._log.exists():
@@ -121,10 +133,16 @@ class Part:
 
 
 class Supervisor:
-    """`parts` are started in this order; `peers` say by their address when each, and the gateway, can be used."""
+    """`parts` are started in this order; `peers` say by their address when each, and the gateway, can be used.
 
-    def __init__(self, parts: Sequence[Part], peers: Mapping[str, ask.Peer]) -> None:
+    `token`: the operators', where control asks for one by now.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], peers: Mapping[str, ask.Peer], token: Callable[[], str]
+    ) -> None:
         self._parts = parts
+        self._token = token
         self._peers = peers
         self._ready = False
         self._asked = 0
@@ -233,7 +251,8 @@ class Supervisor:
 
     def _engines(self) -> list[str]:
         try:
-            found = ask.get(self._peers["control"], "/api/v1/status", timeout_s=2.0)
+            peer = self._peers["control"]._replace(token=self._token())
+            found = ask.get(peer, "/api/v1/status", timeout_s=2.0)
         except LlmgwError:
             return []
         return [s["shard"] for r in found["replicas"] for s in r["shards"] if s.get("pid")]

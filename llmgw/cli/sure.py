@@ -52,5 +52,5 @@ def stay(answer: dict[str, Any], names: Sequence[str]) -> None:
         typer.echo(f"paused: {who} {word} until `llmgw resume`")
 
 
-def counted(count: int) -> str:
-    return f"{count} engine{'' if count == 1 else 's'}"
+def counted(count: int, thing: str = "engine") -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"

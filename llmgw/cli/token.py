@@ -14,9 +14,13 @@ import typer
 from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.sure import Yes, named, say, sure
-from llmgw.errors import LlmgwError, UsageError
+from llmgw.errors import LlmgwError, UnreachableError, UsageError
 
 Json = dict[str, Any]
+#: As `control.node_tokens` has it.
+UP = "up"
+#: How control is started for other boxes.
+WIDER = "llmgw control --listen 0.0.0.0:8801"
 app = typer.Typer(
     help="Print the line with which the next box joins; keep node tokens.",
     rich_markup_mode=None,
@@ -43,7 +47,7 @@ def line(
     node has joined with it; then it is that node's, and no other's.
     """
     if context.invoked_subcommand is None:
-        _print(_made(control, inventory), output)
+        _print(_made(_where(control, inventory)), output)
 
 
 @app.command()
@@ -66,11 +70,11 @@ def new(
     llmgw token new box3
     """
     if operator:
-        _operator(inventory)
+        _operator(inventory or config.inventory_path())
     else:
         if name is not None:
             named(name, "NAME")
-        _print(_made(control, inventory, name, new=True), output)
+        _print(_made(_where(control, inventory), name, new=True), output)
 
 
 @app.command("list")
@@ -89,12 +93,13 @@ def list_(
     from llmgw.render.page import look, show
     from llmgw.render.tokens import page
 
-    if inventory is None:
-        found = ask.get(_peer(control), "/api/v1/tokens")["tokens"]
+    where = _where(control, inventory)
+    if isinstance(where, ask.Peer):
+        found = ask.get(where, "/api/v1/tokens")["tokens"]
     else:
         from llmgw.control import node_tokens
 
-        found = node_tokens.shown(_file(inventory).now())
+        found = node_tokens.shown(_file(where).now())
     if output == "json":
         typer.echo(json.dumps({"schema": "llmgw.tokens/1", "tokens": found}, indent=2))
     else:
@@ -122,19 +127,40 @@ def revoke(
     named(name, "NAME")
     what = f"the node that joined with the token {name} will be refused; its engines keep running"
     sure(what, "Revoke it?", yes=yes, otherwise="no token was revoked")
-    if inventory is None:
-        said = ask.post(_peer(control), f"/api/v1/tokens/{quote(name, safe='')}/revoke")
-        for node in said["nodes"]:
+    where = _where(control, inventory)
+    if isinstance(where, ask.Peer):
+        said = ask.post(where, f"/api/v1/tokens/{quote(name, safe='')}/revoke")
+        if name == UP:
+            say("`llmgw up` makes another for its agent when it is started again")
+        for node in said["nodes"] if name != UP else ():
             say(f"{node} is refused from now on; `llmgw forget {node}` removes it for good")
     else:
         from llmgw.control import node_tokens
 
-        _file(inventory).edit(lambda there: (node_tokens.without(there, name), None))
+        _file(where).edit(lambda there: (node_tokens.without(there, name), None))
     typer.echo(f"revoked {name}")
 
 
-def _peer(control: str | None) -> ask.Peer:
-    return ask.first(ask.control(config.Given({"control": control})))
+def _where(control: str | None, inventory: Path | None) -> ask.Peer | Path:
+    """The control to ask; where this box's own does not run its inventory, beside which it reads them when it does."""
+    if inventory is not None:
+        return inventory
+    given = config.Given({"control": control})
+    peer = ask.first(ask.control(given))
+    path = config.inventory_path()
+    ours = config.reached(path.parent) or not config.joined(config.state_dir("agent")).controls
+    if given.text("control", "") or not ours:
+        return peer
+    try:
+        ask.get(peer, "/healthz", timeout_s=2.0)
+    except UnreachableError as e:
+        if e.code == "tls":
+            raise
+        say(f"{e.message}; going by its files in {path.parent}")
+        return path
+    except LlmgwError:
+        pass
+    return peer
 
 
 def _file(inventory: Path) -> Any:
@@ -143,20 +169,22 @@ def _file(inventory: Path) -> Any:
     return NodeTokens(inventory.parent)
 
 
-def _made(
-    control: str | None, inventory: Path | None, name: str | None = None, *, new: bool = False
-) -> Json:
-    if inventory is None:
+def _made(where: ask.Peer | Path, name: str | None = None, *, new: bool = False) -> Json:
+    if isinstance(where, ask.Peer):
         want = {"name": name, "new": new}
-        answer: Json = ask.post(_peer(control), "/api/v1/tokens", want)
+        answer: Json = ask.post(where, "/api/v1/tokens", want)
         return answer
     from llmgw.control import node_tokens, reach
 
-    urls = reach.remembered(inventory.parent)
+    folder = where.parent
+    urls = reach.remembered(folder)
+    asks = (folder / "token").exists()
+    if not urls and asks:  # agents of this box want one, too
+        urls = (config.reached(folder) or config.CONTROL_URL,)
     if not urls:
-        msg = f"no control that other boxes can reach has run with {inventory}"
-        raise LlmgwError(msg, "start one: llmgw control --listen 0.0.0.0:8801")
-    made = _file(inventory).edit(lambda there: node_tokens.added(there, name, new=new))
+        msg = f"no control that other boxes can reach has run with {where}"
+        raise LlmgwError(msg, f"`llmgw token new --operator`, then `{WIDER}`; then this again")
+    made = _file(where).edit(lambda there: node_tokens.added(there, name, new=new))
     return {"name": made.name, "token": made.token, "urls": list(urls)}
 
 
@@ -180,7 +208,11 @@ def _print(found: Json, output: str) -> None:
     others = [config.pinned(url)[0] for url in found["urls"][1:]]
     if others:
         say(f"control listens on {', '.join(others)} too, for boxes that reach it there")
-    if "--pin" not in lines[0]:
+    if _near(config.pinned(found["urls"][0])[0]):
+        say(
+            f"control listens on this box alone, so the line is for an agent on this box; for others: `{WIDER}`"
+        )
+    elif "--pin" not in lines[0]:
         say("warning: control speaks plain HTTP: the token can be read on its way (--insecure)")
     say(
         f"token {found['name']} becomes the next node's own; the agent keeps it, so later `llmgw agent` "
@@ -190,21 +222,26 @@ def _print(found: Json, output: str) -> None:
 
 def _line(token: str, url: str, trust: config.Trust) -> str:
     pins = "".join(f" --pin {pin}" for pin in trust.pins)
-    return f"LLMGW_NODE_TOKEN={token} llmgw agent --control {url}{pins} --address auto"
+    address = "" if _near(url) else " --address auto"
+    return f"LLMGW_NODE_TOKEN={token} llmgw agent --control {url}{pins}{address}"
 
 
-def _operator(inventory: Path | None) -> None:
+def _near(url: str) -> bool:
+    return config.Address(ask.address(ask.Peer("control", url, "", ""))[0], 0).loopback
+
+
+def _operator(inventory: Path) -> None:
     """Once, and never over one that is there: other boxes may know it."""
     import secrets
 
-    folder = inventory.parent if inventory is not None else config.inventory_path().parent
+    folder = inventory.parent
     path = folder / "token"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as e:
         msg = f"there is an operators' token in {path} already"
-        raise UsageError(msg, "remove it first to have another, then restart control") from e
+        raise UsageError(msg, f"`rm {path}` first to have another, and restart control then") from e
     except OSError as e:
         msg = f"cannot write {path}: {(e.strerror or str(e)).lower()}"
         raise LlmgwError(msg, "run as the user that runs control") from e
@@ -212,6 +249,23 @@ def _operator(inventory: Path | None) -> None:
         file.write(f"{secrets.token_urlsafe(32)}\n")
         file.flush()
         os.fsync(fd)
+    if _runs(folder):
+        say(
+            "restart control now: until then it goes by what it was started with; engines and the gateway keep running"
+        )
     say("control asks operators for it from its next start on; `llmgw` on this box finds it there")
     say("elsewhere: LLMGW_TOKEN")
+    say(
+        "agents want a token from then on: `llmgw token` prints the line for each, `llmgw up` sees to its own"
+    )
     typer.echo(path)
+
+
+def _runs(folder: Path) -> bool:
+    """A control of this folder, as far as it has said where it is."""
+    url, trust = config.pinned(config.reached(folder))
+    try:
+        ask.get(ask.Peer("control", url, "", "", trust), "/healthz", timeout_s=2.0)
+    except LlmgwError:
+        return False
+    return bool(url)

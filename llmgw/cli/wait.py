@@ -71,9 +71,24 @@ def wait(
     if done:
         return EXIT_OK
     late = "" if failed else f" after {timeout}"
-    hint = "llmgw wake starts an on-demand model" if until == "ready" else "llmgw stop ends one"
-    say(f"{name} is not {until}{late}: {state}; {hint}")
+    hint = _helps(found, name, until, state)
+    say(f"{name} is not {until}{late}: {state}{'; ' if hint else ''}{hint}")
     return EXIT_DIFFERENCE
+
+
+def _helps(found: Json, name: str, until: str, said: str) -> str:
+    """The verb for what is in the way just now."""
+    from llmgw.core import helps
+
+    confirm, paused = str(found.get("confirm") or ""), bool(found.get("paused"))
+    model, replicas = _named(found, name)
+    running = frozenset(str(r["state"]) for r in replicas if r["state"] not in OVER)
+    if until == "stopped":
+        return helps.stopped(name, running, confirm=confirm, paused=paused)
+    state = str(model.get("state")) if model else "loading" if running else "unloaded"
+    why = f"{said}; {model.get('why') or ''}"
+    of = str(model["name"]) if model else name
+    return helps.ready(of, state, why, confirm=confirm, paused=paused)
 
 
 def _status(peers: tuple[ask.Peer, ...], end: float, *, patient: bool) -> Json:
@@ -91,27 +106,30 @@ def _status(peers: tuple[ask.Peer, ...], end: float, *, patient: bool) -> Json:
 
 def _look(found: Json, name: str, until: str) -> tuple[bool, bool, str]:
     """Whether it is so, whether it will not be without somebody's help, and the state in words."""
-    models = [m for m in found["models"] if name in (m["name"], *m["aliases"])]
-    replicas = [r for r in found["replicas"] if r["replica"] == name]
-    if not models and not replicas:
+    model, replicas = _named(found, name)
+    if not model and not replicas:
         if until == "stopped" and "-" in name:
             return True, False, "it is gone"
         known = ", ".join(sorted(m["name"] for m in found["models"])) or "nothing"
         msg = f"there is no model or replica called {name!r}"
         raise LlmgwError(msg, f"known: {known}", code="not_found")
-    if models:
-        replicas = [r for r in found["replicas"] if r["model"] == models[0]["name"]]
     running = [r for r in replicas if r["state"] not in OVER]
     if until == "stopped":
         return not running, False, _said(running) or "nothing of it runs"
     ready = [r for r in running if r["state"] == "ready"]
-    model = models[0] if models else {}
     gave_up = model.get("state") == "failed"
     return (
         bool(ready),
         gave_up and not ready,
         _said(running) or str(model.get("why") or model.get("state")),
     )
+
+
+def _named(found: Json, name: str) -> tuple[Json, list[Json]]:
+    """The model of that name or alias, {} where there is none, and its replicas; or the one replica."""
+    model: Json = next((m for m in found["models"] if name in (m["name"], *m["aliases"])), {})
+    key, value = ("model", model["name"]) if model else ("replica", name)
+    return model, [r for r in found["replicas"] if r[key] == value]
 
 
 def _said(replicas: list[Json]) -> str:

@@ -72,7 +72,7 @@ def app(control: Control, tokens: Tokens, *, shut_down: Callable[[], int | None]
     starlette = Starlette(
         routes=routes, exception_handlers={HTTPException: _no_such, 404: _no_such, 405: _no_such}
     )
-    return Guard(starlette, tokens, control.settings.listen.host)
+    return Guard(starlette, tokens, control.settings.listen.host, control.refused)
 
 
 def _answered(handler: Handler, control: Control) -> Handler:

@@ -100,9 +100,11 @@ class Performer(Struct):
         replica, incarnation = replica_id(out.state, action.model), uuid7(self.wall)
         model = out.state.catalog.models[action.model]
         placement = (action.profile, action.spots)
+        after = action.after if isinstance(action, StartReplica) else ()
         for node, start in start_message(out.state, model, placement, replica, incarnation):
-            out.state = observe(out.state, Placed(node, start), now)
-            out.commands.append((node, start))
+            order = replace(start, after=after) if after else start
+            out.state = observe(out.state, Placed(node, order), now)
+            out.commands.append((node, order))
         return Done(action, replica, incarnation)
 
     def _drain(

@@ -166,7 +166,7 @@ def _digest(node: Node) -> str:
 async def demand(control: Control, message: Demand) -> None:
     old = control.state.gateways.get(message.gateway)
     told = (message.waiting, message.table)
-    urgent = old is None or told != (old.demand.waiting, old.demand.table)
+    urgent = old is None or message.ended or told != (old.demand.waiting, old.demand.table)
 
     def fold(now: float) -> None:
         control.table_seen = max(control.table_seen, message.table)

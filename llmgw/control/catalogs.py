@@ -124,7 +124,9 @@ class Catalogs:
                 model=change.model,
                 profile=change.profile,
             )
-        self._story.tell("catalog", f"{self.path} is in use, {len(changes)} changes")
+        self._story.tell(
+            "catalog", f"{self.path} is in use, {len(changes)} change{'s' * (len(changes) != 1)}"
+        )
         return [change.sentence for change in changes]
 
     def write(self, text: str) -> None:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmgw.control import web
 from llmgw.control.node_tokens import ANYONE, SHARED, NodeTokens
+from llmgw.control.refused import HEADER, Refused
 from llmgw.control.settings import allowed_host
 from llmgw.errors import CatalogError, LlmgwError, UnauthorisedError
 
@@ -26,6 +27,7 @@ OPEN = frozenset({"/healthz", "/readyz"}) | web.OPEN
 #: Under which a request says by what token it came.
 WHO = "llmgw.who"
 _NODES = ("/agent/v1/", "/gateway/v1/")
+REGISTER = "/agent/v1/register"
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -74,20 +76,29 @@ class Tokens:
             return ""
         needed = wanted or (named is not None and self._wide and named.present)
         if needed and not any(matches):
-            name = "LLMGW_NODE_TOKEN" if nodes else "LLMGW_TOKEN"
             msg = "the token is wrong" if given else "a token is needed and none was sent"
-            hint = f"set {name} to control's" + (", as `llmgw token` prints it" if nodes else "")
-            raise UnauthorisedError(msg, hint)
+            raise UnauthorisedError(msg, _hint(nodes=nodes, given=bool(given)))
         return ANYONE
+
+
+def _hint(*, nodes: bool, given: bool) -> str:
+    """Each ends in what works: nobody is sent to a verb that would only send him on."""
+    if nodes:
+        verb, line = ("llmgw token new", "another line") if given else ("llmgw token", "the line")
+        why = f"`{verb}` on control's box prints {line} to start it with"
+        return f"{why}; or set LLMGW_NODE_TOKEN to control's"
+    why = "set LLMGW_TOKEN to control's: its own LLMGW_TOKEN, or the word in `token` beside its inventory"
+    return f"{why}; the user who runs control needs neither on its box"
 
 
 class Guard:
     """The outermost ASGI application."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, own_host: str) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, own_host: str, refused: Refused) -> None:
         self._app = app
         self._tokens = tokens
         self._own_host = own_host
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,11 +107,26 @@ class Guard:
         try:
             self._same_site(headers, typed=scope["path"] == "/")
             self._json_only(headers)
-            scope[WHO] = self._tokens.check(scope["path"], _bearer(headers))
+            scope[WHO] = self._who(scope, headers)
         except LlmgwError as e:
             await refusal(e)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _who(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
+        """By what token it comes; of an agent that has no right one is said who it is."""
+        given = _bearer(headers)
+        node = headers.get(HEADER, b"").decode("latin-1")
+        try:
+            who = self._tokens.check(scope["path"], given)
+        except UnauthorisedError:
+            if scope["path"] == REGISTER:
+                came_from = (scope.get("client") or ("",))[0]
+                self._refused.heard(node, came_from, sent=bool(given))
+            raise
+        if scope["path"] == REGISTER:
+            self._refused.let_in(node)
+        return who
 
     def _same_site(self, headers: dict[bytes, bytes], *, typed: bool) -> None:
         """A browser says where a request comes from; ours is no site that a page may call.

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from llmgw.control import picture
 from llmgw.control.catalogs import Used
 from llmgw.control.keys import Keys
+from llmgw.control.node_tokens import NodeToken
 from llmgw.control.picture import Moment, believed, unreachable
+from llmgw.core import idle
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import State
@@ -28,11 +30,12 @@ BYTES = 1 << 20
 
 
 class Intent(Struct, frozen=True, kw_only=True):
-    """`memory.nodes` are those that were silent; `nodes` all that are expected, by name."""
+    """`memory.nodes` are those that were silent; `nodes` all that are expected, by name. `tokens` None: nobody said."""
 
     nodes: frozenset[str] = frozenset()
     memory: Memory = Memory()
     keys: Keys = {}
+    tokens: tuple[NodeToken, ...] | None = None
     catalog: Used = Used()
 
 
@@ -50,10 +53,18 @@ class _Wire(Struct, kw_only=True):
     draining: tuple[tuple[str, str, str], ...] = ()
     failures: tuple[tuple[str, str, str], ...] = ()
     learned: dict[str, int] = {}
+    gateways: str = ""
     keys: Keys = {}
+    tokens: tuple[NodeToken, ...] | None = None
 
 
-def written(state: State, keys: Keys, now: Moment, used: Used = Used()) -> bytes:  # noqa: B008 - frozen
+def written(
+    state: State,
+    keys: Keys,
+    now: Moment,
+    used: Used = Used(),  # noqa: B008 - frozen
+    tokens: tuple[NodeToken, ...] | None = None,
+) -> bytes:
     """The same bytes while nothing of it changed."""
     silent = {n: node for n, node in sorted(state.nodes.items()) if unreachable(state, node)}
     rows = tuple(
@@ -75,7 +86,9 @@ def written(state: State, keys: Keys, now: Moment, used: Used = Used()) -> bytes
             (m, at, t) for m, _, at, t in picture.failure_rows(state.failures, _coarse(now))
         ),
         learned=dict(sorted(state.learned.items())),
+        gateways=picture.gateways_text(idle.gateways(state)),
         keys=keys,
+        tokens=tokens,
     )
     data = msgspec.json.encode(found)
     if len(data) > BYTES:
@@ -107,9 +120,16 @@ def read(data: bytes, now: Moment, warn: Warn) -> Intent | None:
         cordoned=picture.cordoned_of(found.cordoned, warn),
         woken_s=picture.woken_of(found.woken, now, warn),
         learned=found.learned,
+        gateways=picture.gateways_of(found.gateways, warn),
     )
     used = Used(digest=found.catalog, sources=found.sources, passed=found.passed)
-    return Intent(nodes=frozenset(found.nodes), memory=memory, keys=found.keys, catalog=used)
+    return Intent(
+        nodes=frozenset(found.nodes),
+        memory=memory,
+        keys=found.keys,
+        tokens=found.tokens,
+        catalog=used,
+    )
 
 
 def merged(stored: Memory, left: Intent | None, warm: Memory) -> Memory:

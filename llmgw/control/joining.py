@@ -16,6 +16,7 @@ from starlette.responses import Response
 from llmgw.control import node_tokens
 from llmgw.control.guard import body
 from llmgw.control.loop import Control
+from llmgw.control.verbs import leading
 from llmgw.errors import LlmgwError
 from llmgw.wire import decode
 
@@ -53,15 +54,19 @@ def _json(value: Json) -> Response:
 
 
 async def add(control: Control, want: node_tokens.Wanted) -> Json:
-    """`urls`: where other boxes find this control, each with its pin behind the #."""
-    if not control.node_tokens.urls:
+    """`urls`: where other boxes find this control, each with its pin behind the #; else where this one does."""
+    urls = control.node_tokens.urls
+    if not urls and control.settings.token:  # agents of this box are asked for one, too
+        urls = (control.node_tokens.near,)
+    if not urls:
         where = control.settings.listen
-        msg = f"control listens on {where}, which no other box can reach"
+        msg = f"control listens on {where}, which no other box can reach, and asks nobody of this one for a token"
         hint = (
-            f"start it with `llmgw control --listen 0.0.0.0:{where.port}`; it asks operators for a "
-            "token then: `llmgw token new --operator` makes one"
+            "`llmgw token new --operator`, then end this control (engines and the gateway keep running) and start it "
+            f"as `llmgw control --listen 0.0.0.0:{where.port}`; then this again"
         )
         raise LlmgwError(msg, hint, code="loopback_only", status=409)
+    leading(control)  # by another's word ours would be gone in a moment
     made = control.node_tokens.edit(lambda there: node_tokens.added(there, want.name, new=want.new))
 
     def fold(now: float) -> None:  # noqa: ARG001 - a turn's form
@@ -69,10 +74,11 @@ async def add(control: Control, want: node_tokens.Wanted) -> Json:
         control.story.tell("node_token_shown", why, token=made.name)
 
     await control.ask(fold)
-    return {"name": made.name, "token": made.token, "urls": list(control.node_tokens.urls)}
+    return {"name": made.name, "token": made.token, "urls": list(urls)}
 
 
 async def revoke(control: Control, name: str) -> Json:
+    leading(control)
     control.node_tokens.edit(lambda there: (node_tokens.without(there, name), None))
 
     def fold(now: float) -> list[str]:  # noqa: ARG001 - a turn's form

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from llmgw.control.crash import crash
 from llmgw.control.keys import Keys
-from llmgw.control.picture import Change, Moment, believed, picture, unreachable
+from llmgw.control.picture import Change, Moment, believed, gateways_text, picture, unreachable
 from llmgw.control.store import Store, StoreError
 from llmgw.control.story import Story
+from llmgw.core import idle
+from llmgw.core.drain import WILLED
 from llmgw.core.types.state import Draining, Node, State
 
 #: After a failed write the file is left alone for this long: a locked one would cost every pass its patience.
@@ -55,6 +57,7 @@ class Keeper:
         self._cordoned: Any = None
         self._woken: dict[str, float] | None = None
         self._learned: dict[str, int] | None = None
+        self._gateways: str | None = None
         self._epoch = 0
 
     def keep(self, state: State, now: Moment, *, durable: bool, all_of_it: bool = False) -> bool:
@@ -125,6 +128,8 @@ class Keeper:
         cordoned = None if state.cordoned == self._cordoned else state.cordoned
         keys = None if self.keys == self._keys else self.keys
         draining = None if _begun(state) == self._draining else state.draining
+        begun = [] if draining is None else self._drains(state)
+        gateways = gateways_text(idle.gateways(state))
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
             gone=tuple(name for name in self._marks if name not in state.nodes),
@@ -137,17 +142,20 @@ class Keeper:
             cordoned=cordoned,
             woken_s=None if state.woken_s == self._woken else state.woken_s,
             learned=None if state.learned == self._learned else state.learned,
+            gateways=None if gateways == self._gateways else gateways,
             events=tuple(self.story.unsaved),
-            # An operator who was told that it is done may pull the plug; a drain is an order to come.
+            begins=bool(begun),
+            # An operator who was told that it is done may pull the plug. What control began by itself it would begin
+            # again, or its agent says that it did (P9).
             durable=durable
             or any(word is not None for word in (paused, confirmed, cordoned, keys))
-            or (draining is not None and self._drains(state)),
+            or any(d.reason in WILLED for d in begun),
         )
 
-    def _drains(self, state: State) -> bool:
-        """A drain began; that one is over, the agents say again: its shard is gone."""
+    def _drains(self, state: State) -> list[Draining]:
+        """Those that began; that one is over, the agents say again: its shard is gone."""
         before = self._draining or {}
-        return any(before.get(i) != d for i, d in _begun(state).items())
+        return [d for i, d in _begun(state).items() if before.get(i) != d]
 
     def _saved(self, state: State, change: Change) -> None:
         self._instead = False
@@ -161,6 +169,7 @@ class Keeper:
         self._paused, self._confirmed = state.paused, state.confirmed
         self._cordoned, self._woken = state.cordoned, state.woken_s
         self._learned = state.learned
+        self._gateways = gateways_text(idle.gateways(state))
         self.story.unsaved.clear()
 
 
@@ -173,7 +182,9 @@ def _mark(state: State, node: Node) -> Any:
     """Equal while nothing changed that a later control would miss; figures that every heartbeat brings are left out."""
     report = believed(node)
     shards = tuple(
-        replace(s, progress=None, last_request_age_s=None, gpu_peak_bytes=None)
+        replace(
+            s, progress=None, last_request_age_s=None, gpu_peak_bytes=None, host_peak_bytes=None
+        )
         for s in report.shards
     )
     gpus = None if report.gpus is None else tuple(g.uuid for g in report.gpus)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from llmgw.control.crash import crash
 from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
 from llmgw.control.lease import Holder, Lease, LeaseLostError, NotYetError
+from llmgw.control.node_tokens import NodeTokens
 from llmgw.control.peers import Peers
 from llmgw.control.picture import Moment, memory_of
 from llmgw.control.sessions import Sessions
@@ -60,6 +61,10 @@ class Leads:
 
     def fold(self, event: Event, now: float) -> None:
         self.state = observe(self.state, event, now)
+
+    @cached_property
+    def node_tokens(self) -> NodeTokens:
+        return NodeTokens(self.settings.state_dir)
 
     # -- what it may do
 
@@ -114,7 +119,7 @@ class Leads:
             crash("before_epoch")
             epoch = self.lease.acquire(uuid, self.epoch_seen)
             crash("after_epoch")
-            memory = memory_of(self.state, 0.0) if self._led else self._remembered(now, epoch)
+            memory = self._known() if self._led else self._remembered(now, epoch)
         except NotYetError as e:
             self.follows = e.message
             return
@@ -156,6 +161,10 @@ class Leads:
             if self.lease.name == "file":
                 raise
 
+    def _known(self) -> Memory:
+        """Led before: its own picture, but for gateways that may have come while another led."""
+        return replace(memory_of(self.state, 0.0), gateways=None)
+
     def _remembered(self, now: Moment, epoch: int) -> Memory:
         """The first time: the inventory, what the leader before left, and what agents have told a standby meanwhile.
 
@@ -180,6 +189,14 @@ class Leads:
             self.keeper.keys = keys.recalled(self.settings.gateway_dir, at, warn)
         if left is not None:
             self.keeper.keys = left.keys
+            # Where nobody has led since, what `llmgw token` wrote meanwhile is the last word.
+            ours = memory.epoch and epoch == memory.epoch + 1
+            news = "" if ours or left.tokens is None else self.node_tokens.adopt(left.tokens)
+            if news:
+                why = f"node tokens as the leader before left them: {news}"
+                self.story.tell("tokens", why, level="warning")
+        elif self.lease.name != "file":  # others led meanwhile, and other gateways may have come
+            memory = replace(memory, gateways=None)
         return intent.merged(memory, left, memory_of(self.state, 0.0))
 
     def lose(self, why: str, hint: str) -> None:
@@ -217,7 +234,7 @@ class Leads:
         why = f"an agent obeyed {whom}; the lease is ours, the epoch is {epoch} now"
         self.story.tell("epoch", why, level="warning", epoch=epoch)
         # What is remembered is older than the fleet, which this report alone tells: the next one has our token (F16).
-        self.state = replace(self.state, epoch=epoch, outdated=True)
+        self.state = replace(self.state, epoch=epoch, outdated=True, unheard=None)
         self.sessions.fence(epoch, now)
 
     def outranked(self, report: NodeReport) -> bool:

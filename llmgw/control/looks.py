@@ -22,7 +22,7 @@ from llmgw.core.types.messages import SendReport
 from llmgw.core.types.plan import Action, NapReplica, Plan, StartReplica, Verdict, Wait
 from llmgw.core.types.state import State
 from llmgw.errors import CatalogError
-from llmgw.wire.places import warnings, with_places
+from llmgw.wire.places import with_places
 from llmgw.wire.plan import blocked_digest, by_last_good, plan_document
 from llmgw.wire.status import Seen, status_document
 
@@ -53,9 +53,12 @@ def status(control: Control, places: str = "") -> Json:
         confirm=digest,
         catalog_path=str(control.catalogs.path),
         catalog_error=control.catalogs.error,
-        warnings=tuple(said for notice in control.notices if (said := notice())),
+        warnings=(
+            *(said for notice in control.notices if (said := notice())),
+            *control.refused.said(),
+        ),
     )
-    document["warnings"] += warnings(control.state)
+    document["warnings"] += control.nowhere.said(control.state)
     return with_places(document, control.state, places) if places else document
 
 

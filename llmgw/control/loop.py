@@ -27,9 +27,9 @@ from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
 from llmgw.control.lead import Leads
 from llmgw.control.lease import Lease
-from llmgw.control.node_tokens import NodeTokens
 from llmgw.control.peers import Peers
 from llmgw.control.picture import Moment
+from llmgw.control.refused import Refused
 from llmgw.control.sessions import Sessions
 from llmgw.control.settings import ControlSettings
 from llmgw.control.shunned import Shunned
@@ -44,6 +44,7 @@ from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
 from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
 from llmgw.errors import LlmgwError
+from llmgw.wire.places import Nowhere
 
 #: A pass at least this often, less often only where passes themselves take long.
 TICK_S = 1.0
@@ -116,8 +117,12 @@ class Control(Leads):
         self._sorted: tuple[Plan, dict[str, list[Verdict]]] = (self.plan, {})
 
     @cached_property
-    def node_tokens(self) -> NodeTokens:
-        return NodeTokens(self.settings.state_dir)
+    def nowhere(self) -> Nowhere:
+        return Nowhere()
+
+    @cached_property
+    def refused(self) -> Refused:
+        return Refused(self.story, self.clock)
 
     # -- from outside
 
@@ -236,9 +241,7 @@ class Control(Leads):
         applied = self._decide(found, now)
         if self.leading:
             self._announce(found, now)
-            self.lease.publish(
-                lambda: intent.written(self.state, self.keeper.keys, now, self.catalogs.used)
-            )
+            self.lease.publish(partial(self._left, now))
         elif not self._led:
             self._dropped(found, now)
         self._keep_and_send(applied, now)
@@ -249,6 +252,10 @@ class Control(Leads):
         self.fault = ""
         self.story.end_pass()
         crash("before_answer")
+
+    def _left(self, now: Moment) -> bytes:
+        used, tokens = self.catalogs.used, self.node_tokens.own()
+        return intent.written(self.state, self.keeper.keys, now, used, tokens)
 
     def _decide(self, found: Survey, now: Moment) -> Applied:
         self.plan, self.decided_s = decide(self.state, now.mono, found), now.mono

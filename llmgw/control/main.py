@@ -16,10 +16,10 @@ from functools import partial
 import uvicorn
 from typing_extensions import override
 
-from llmgw import tls
 from llmgw.config import Address
 from llmgw.control import reach, reloads
 from llmgw.control.api import app
+from llmgw.control.certificate import Certificate
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
 from llmgw.control.keys import ROUTES
@@ -60,7 +60,7 @@ async def _run(settings: ControlSettings) -> int:
     story = Story()
     make_folder(settings.state_dir)
     store = Store(settings.inventory_path, warn=partial(story.tell, "inventory", level="warning"))
-    pair = reach.pair_of(settings)
+    certificate = Certificate(reach.pair_of(settings), story)
     async with AsyncExitStack() as stack:
         held = lease(settings.lease, settings.inventory_path, store, standby=settings.standby)
         stack.callback(held.release)
@@ -80,10 +80,8 @@ async def _run(settings: ControlSettings) -> int:
             wide=not settings.listen.loopback,
         )
         here = Address(*listener.getsockname()[:2])
-        told = settings.advertised(here.port)
-        url = reach.spoken(told.url if told else advertised(here, settings.lease), pair)
-        held.about = Holder(control.name, url)
-        control.node_tokens.urls = reach.urls(here, pair, first=url if told else "")
+        _named(control, here, certificate.pin)
+        control.notices.append(certificate.said)
         now = control.now()
         story.begin(now)
         if held.held:
@@ -102,7 +100,18 @@ async def _run(settings: ControlSettings) -> int:
         # The first pass before the first question: whoever asks finds a picture and routes (A50).
         control.turn()
         control.on_turn = service.alive
-        return await Process(control, gateway, tokens, listener, service, pair=pair).run()
+        process = Process(control, gateway, tokens, listener, service, certificate=certificate)
+        return await process.run()
+
+
+def _named(control: Control, here: Address, pin: str) -> None:
+    """Where others find this control, by the certificate of now."""
+    told = control.settings.advertised(here.port)
+    place = told.url if told else advertised(here, control.settings.lease)
+    url = reach.spoken(place, pin)
+    control.lease.about = Holder(control.name, url)
+    control.node_tokens.urls = reach.urls(here, pin, first=url if told else "")
+    control.node_tokens.near = reach.spoken(here.near.url, pin)
 
 
 async def _prepared(gateway: Gateway, service: Service) -> None:
@@ -152,16 +161,17 @@ class Process:
         listener: socket.socket,
         service: Service,
         *,
-        pair: tls.Pair | None,
+        certificate: Certificate,
     ) -> None:
         self._service = service
-        self._pair = pair
+        self._certificate = certificate
         self._control = control
         self._gateway = gateway
         self._listener = listener
         self._ended = asyncio.Event()
         self._exit_code = EXIT_OK
         self._refused: LlmgwError | None = None
+        pair = certificate.pair
         config = uvicorn.Config(
             app(control, tokens, shut_down=self._down),
             http="h11",  # httptools collects headers and trailers without end, also a stranger's
@@ -176,6 +186,9 @@ class Process:
             ssl_certfile=None if pair is None else str(pair.cert),
             ssl_keyfile=None if pair is None else str(pair.key),
         )
+        config.load()
+        certificate.on(config.ssl)
+        certificate.renewed.append(self._renamed)
         self._server = Server(config)
 
     async def run(self) -> int:
@@ -196,15 +209,16 @@ class Process:
 
     async def _serve(self, group: asyncio.TaskGroup) -> None:
         control = self._control
-        where = Address(*self._listener.getsockname()[:2])
+        where = self._where
         serving = group.create_task(self._server.serve([self._listener]))
         deciding = group.create_task(self._decide())
         tasks = []
         if self._gateway is not None:
-            tasks.append(group.create_task(self._clients(self._gateway, where)))
+            tasks.append(group.create_task(self._clients(self._gateway)))
         tasks.append(group.create_task(control.lease.run(control.poke, lambda: control.epoch_seen)))
         tasks.append(group.create_task(control.peers.run()))
-        tasks.append(group.create_task(self._known(where)))
+        tasks.append(group.create_task(self._certificate.run()))
+        tasks.append(group.create_task(self._known()))
         self._welcome(where)
         await self._ended.wait()
         self._farewell()
@@ -214,7 +228,25 @@ class Process:
         for task in tasks:
             task.cancel()
 
-    async def _clients(self, gateway: Gateway, where: Address) -> None:
+    @property
+    def _where(self) -> Address:
+        return Address(*self._listener.getsockname()[:2])
+
+    @property
+    def _here(self) -> str:
+        """How this box itself reaches us."""
+        return reach.spoken(self._where.near.url, self._certificate.pin)
+
+    def _renamed(self) -> None:
+        """By another certificate: the next table tells gateways, and one that is started from here on has the pin."""
+        _named(self._control, self._where, self._certificate.pin)
+        if self._gateway is not None:
+            self._gateway.url = self._here
+        if self._control.promoted.is_set():
+            self._remember()
+        self._control.poke()
+
+    async def _clients(self, gateway: Gateway) -> None:
         """The gateway, found or started; a standby's once it leads, and then whatever it takes: it leads already."""
         while not gateway.prepared:
             await self._control.promoted.wait()
@@ -223,14 +255,16 @@ class Process:
             except LlmgwError as e:
                 gateway.problem = f"the gateway cannot be started: {e.message}"
                 await asyncio.sleep(AGAIN_S)
-        await gateway.run(reach.spoken(where.near.url, self._pair), self._gone)
+        await gateway.run(self._here, self._gone)
 
-    async def _known(self, where: Address) -> None:
+    async def _known(self) -> None:
         """To the command line of this box, once it leads: a standby of the same folder is not the one to ask."""
+        await self._control.promoted.wait()
+        self._remember()
+
+    def _remember(self) -> None:
         control = self._control
-        await control.promoted.wait()
-        here = reach.spoken(where.near.url, self._pair)
-        reach.remember(control.settings.state_dir, here, control.node_tokens.urls)
+        reach.remember(control.settings.state_dir, self._here, control.node_tokens.urls)
 
     async def _gone(self, gateway: str) -> None:
         with suppress(LlmgwError):
@@ -244,6 +278,7 @@ class Process:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     async def _reload(self) -> None:
+        self._certificate.reread()
         with suppress(LlmgwError), self._service.reloading():  # said in the log and in `status`
             await reloads.reload(self._control)
 
@@ -264,12 +299,12 @@ class Process:
         self._control.story.log.info(
             "serving",
             listen=str(where),
-            pin="plain HTTP" if self._pair is None else tls.pin_of(self._pair.cert),
+            pin=self._certificate.pin or "plain HTTP",
             inventory=str(settings.inventory_path),
             catalog=str(settings.catalog),
         )
         self._service.ready(f"serving {where}")
-        if self._pair is None and not settings.listen.loopback:
+        if not self._certificate.pin and not settings.listen.loopback:
             why = f"{where} is plain HTTP: tokens and orders cross the network unencrypted"
             story.tell("insecure", why, level="warning")
 

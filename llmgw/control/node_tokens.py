@@ -1,8 +1,9 @@
 """Node tokens: named words of which each belongs to the one node that joined with it (contract/http.md).
 
 Answers for: kept in STATE_DIR/node-token (0600), read again whenever that file is another, so that every control of
-this box goes by what `llmgw token` wrote; and no node registers as another one. May not know HTTP. The words themselves
-are kept, not hashes: control shows an agent that agent's own token when it asks for a log.
+this box goes by what `llmgw token` wrote; the leader's taken over by controls of other hosts; and no node registers as
+another one. May not know HTTP. The words themselves are kept, not hashes: control shows an agent that agent's own token
+when it asks for a log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +32,8 @@ PREFIX = "llmgw-node-"
 TOKENS_MAX = 1000
 #: Of the one word of LLMGW_NODE_TOKEN, or of a file with nothing else in it: all nodes may have it.
 SHARED = "shared"
+#: Of the agent that `llmgw up` starts beside its control.
+UP = "up"
 #: The operators', or everybody where none is asked for: belongs to no node.
 ANYONE = "*"
 _NUMBERED = re.compile(r"node-([0-9]{1,6})")
@@ -72,7 +76,7 @@ def added(tokens: Tokens, name: str | None, *, new: bool = False) -> tuple[Token
     if name is None:
         taken = [int(m[1]) for n in tokens if (m := _NUMBERED.fullmatch(n))]
         name = f"node-{max(taken, default=0) + 1}"
-    if not NAME.fullmatch(name) or name == SHARED:
+    if not NAME.fullmatch(name) or name in {SHARED, UP}:
         msg = f"{name[:80]!r} is no name for a node token"
         raise UsageError(msg, "letters, digits, dot, dash and underscore, e.g. box2")
     if name in tokens:
@@ -82,8 +86,26 @@ def added(tokens: Tokens, name: str | None, *, new: bool = False) -> tuple[Token
     if len(tokens) >= TOKENS_MAX:
         msg = f"there are {len(tokens)} node tokens, and {TOKENS_MAX} is the limit"
         raise LlmgwError(msg, "revoke some: `llmgw token list`", code="too_many_tokens", status=409)
-    made = NodeToken(name=name, token=PREFIX + secrets.token_urlsafe(32))  # 256 bits
+    made = _new(name)
     return tokens | {name: made}, made
+
+
+def for_up(tokens: Tokens, word: str, node_id: str) -> tuple[Tokens, NodeToken]:
+    """The tokens with one for the agent that has `word` and this identity: its node's own, else what it has, else new.
+
+    The one that `up` made before is nobody else's: its node was set up anew, or an operator revoked it.
+    """
+    bound = (t for t in tokens.values() if node_id and t.node_id == node_id)
+    had = (t for t in tokens.values() if t.token == word and (t.shared or not t.node_id))
+    found = next(chain(bound, had), None)
+    if found is not None:
+        return tokens, found
+    made = _new(UP)
+    return {n: t for n, t in tokens.items() if n != UP} | {UP: made}, made
+
+
+def _new(name: str) -> NodeToken:
+    return NodeToken(name=name, token=PREFIX + secrets.token_urlsafe(32))  # 256 bits
 
 
 def without(tokens: Tokens, name: str) -> Tokens:
@@ -159,19 +181,23 @@ class NodeTokens:
         self._tokens: Tokens = {}
         #: where nodes of other boxes find this control, each with its pin; () while it listens on loopback
         self.urls: tuple[str, ...] = ()
+        #: where an agent of this box does
+        self.near = ""
 
     @property
     def present(self) -> bool:
         """There is such a file: with the last token revoked it still says that one is needed."""
-        self.now()
-        return self._seen is not None
+        return bool(self.now()) or self._seen is not None
 
     def now(self) -> Tokens:
         """A stat a call. Unreadable, those known before stay: nobody is let in for it, nor shut out."""
         try:
             found = self.path.stat()
         except (FileNotFoundError, NotADirectoryError):
-            self._seen, self._tokens = None, {}
+            if (
+                self._seen is not None
+            ):  # else what was adopted, and could not be written, would be gone
+                self._seen, self._tokens = None, {}
             return self._tokens
         except OSError as e:
             raise self._unreadable(e) from e
@@ -198,6 +224,33 @@ class NodeTokens:
     def of(self, node_id: str) -> str:
         """The token that this node's agent has, and takes when it is asked; "" where it joined with a shared one."""
         return next((t.token for t in self.now().values() if t.node_id == node_id), "")
+
+    def own(self) -> tuple[NodeToken, ...] | None:
+        """What controls of other hosts are told: without the word that was written here by hand, a setting of ours.
+
+        None: nobody knows. Asked in each pass, which an unreadable file must not end.
+        """
+        try:
+            return tuple(t for t in self.now().values() if not t.shared)
+        except LlmgwError:
+            return None
+
+    def adopt(self, leaders: Iterable[NodeToken]) -> str:
+        """The leader's instead of ours, revoked ones included; what came and went by it, "" for nothing."""
+
+        def change(there: Tokens) -> tuple[Tokens, str]:
+            ours = {n: t for n, t in there.items() if t.shared}
+            after = ours | {t.name: t for t in leaders if not t.shared}
+            news = [f"{name} comes" for name in after if name not in there]
+            news += [f"{name} goes" for name in there if name not in after]
+            news += [f"{n} is another" for n in after if n in there and after[n] != there[n]]
+            return (after, ", ".join(news)) if after != there else (there, "")
+
+        try:
+            return self.edit(change)
+        except LlmgwError as e:
+            self._tokens, news = change(self._tokens)  # it may lead next, and the fleet must get in
+            return news and f"{news}; over a restart they are lost: {e.message}"
 
     def claim(self, used: str, report: NodeReport) -> None:
         """Before a node is let in: written down first (design.md law 8), and only where it is news."""

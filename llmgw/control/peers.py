@@ -19,8 +19,10 @@ from llmgw.control.catalogs import Catalogs
 from llmgw.control.keep import Keeper
 from llmgw.control.keys import Keys
 from llmgw.control.lease import Holder, Lease
+from llmgw.control.node_tokens import NodeToken, NodeTokens
 from llmgw.control.sessions import Sessions
 from llmgw.control.settings import ControlSettings
+from llmgw.control.story import Story
 from llmgw.core.types.state import CatalogLoaded, Event, State
 from llmgw.errors import LlmgwError
 
@@ -36,7 +38,7 @@ LOOK_S = 30.0
 FORWARDED = "x-llmgw-forwarded-by"
 #: Asked of this control itself, whoever leads.
 _OWN = frozenset({"/api/v1/plan", "/api/v1/shutdown", "/api/v1/standbys"})
-_LEADERS_GET = frozenset({"/api/v1/keys"})
+_LEADERS_GET = frozenset({"/api/v1/keys", "/api/v1/tokens"})
 Json = dict[str, Any]
 
 
@@ -51,12 +53,16 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the leader says. `nodes` are registered with it; `keys` are hashes, which a standby's routes need."""
+    """What the leader says. `nodes` are registered with it; `keys` are hashes, which a standby's routes need.
+
+    `tokens`: of nodes, which register with a standby too; None where it does not say, or both have one file of them.
+    """
 
     epoch: int = 0
     catalog: str = ""
     nodes: tuple[str, ...] = ()
     keys: Keys = {}
+    tokens: tuple[NodeToken, ...] | None = None
     controls: tuple[str, ...] = ()
 
 
@@ -69,10 +75,13 @@ class Control(Protocol):
     lease: Lease
     sessions: Sessions
     keeper: Keeper
+    story: Story
     leading: bool
     epoch_seen: int
     catalogs: Catalogs
 
+    @property
+    def node_tokens(self) -> NodeTokens: ...
     @property
     def leader(self) -> Holder | None: ...
     def poke(self) -> None: ...
@@ -106,6 +115,7 @@ class Peers:
             catalog=control.state.catalog.digest,
             nodes=control.sessions.nodes(),
             keys=control.keeper.keys,
+            tokens=None if control.lease.name == "file" else control.node_tokens.own(),
             controls=self.urls(now),
         )
 
@@ -178,6 +188,8 @@ class Peers:
             if lacking
             else ""
         )
+        if said.tokens is not None and (news := control.node_tokens.adopt(said.tokens)):
+            control.story.tell("tokens", f"node tokens as the leader has them: {news}")
         await self._catalog(said.catalog)
         if (said.keys, said.controls) != (control.keeper.keys, self._urls):
             control.keeper.keys, self._urls = said.keys, said.controls

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.control.keys import Keys
+from llmgw.core import idle
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Draining, Failure, Node, State
@@ -52,7 +53,10 @@ class Picture(Struct, frozen=True):
 
 
 class Change(Struct):
-    """What one pass wants kept, in one commit. None: as it was. `durable`: on the disk before anything is sent."""
+    """What one pass wants kept, in one commit. None: as it was.
+
+    `durable`: on the disk before anything is sent; `begins`: a drain does, which is in the file before.
+    """
 
     nodes: dict[str, Picture] = {}
     gone: tuple[str, ...] = ()
@@ -65,20 +69,25 @@ class Change(Struct):
     cordoned: dict[tuple[str, str], str] | None = None
     woken_s: dict[str, float] | None = None
     learned: dict[str, int] | None = None
+    gateways: str | None = None
     events: tuple[dict[str, Any], ...] = ()
     durable: bool = False
+    begins: bool = False
 
     def __bool__(self) -> bool:
         given = (
             *(self.draining, self.failures, self.sources),
             *(self.keys, self.paused, self.confirmed, self.cordoned, self.woken_s, self.learned),
+            self.gateways,
         )
         return bool(self.nodes or self.gone or self.events) or any(g is not None for g in given)
 
     def may_wait(self, known: Container[str]) -> bool:
         """Nothing is in it but lines of history and what the agents of nodes that are in the file say again."""
         rest = replace(self, nodes={}, events=(), learned=None, draining=None)
-        return not (rest or self.durable) and all(name in known for name in self.nodes)
+        return not (rest or self.durable or self.begins) and all(
+            name in known for name in self.nodes
+        )
 
 
 def believed(node: Node) -> NodeReport:
@@ -110,6 +119,7 @@ def memory_of(state: State, zero: float) -> Memory:
         cordoned=state.cordoned,
         woken_s=state.woken_s,
         learned=state.learned,
+        gateways=idle.gateways(state),
     )
     return shifted(memory, zero)
 
@@ -200,6 +210,16 @@ def cordoned_of(text: str, warn: Warn) -> dict[tuple[str, str], str]:
     """One that cannot be read is said: the operator drains anew."""
     rows = _value(text or "[]", list[tuple[str, str, str]], warn) or ()
     return {(node, gpu): why for node, gpu, why in rows}
+
+
+def gateways_text(gateways: frozenset[str] | None) -> str:
+    return "" if gateways is None else _text(sorted(gateways))
+
+
+def gateways_of(text: str, warn: Warn) -> frozenset[str] | None:
+    """None where it was not written or cannot be read: then any may have been there."""
+    found = _value(text, list[str], warn) if text else None
+    return None if found is None else frozenset(found)
 
 
 def learned_rows(learned: dict[str, int]) -> list[tuple[str, str]]:

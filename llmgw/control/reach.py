@@ -33,9 +33,9 @@ def pair_of(settings: ControlSettings) -> tls.Pair | None:
     return tls.own(settings.state_dir, [socket.gethostname(), host])
 
 
-def spoken(url: str, pair: tls.Pair | None) -> str:
-    """The URL with how it is to be spoken to, as `config.pinned` takes it apart."""
-    return url if pair is None else f"https{url.removeprefix('http')}#{tls.pin_of(pair.cert)}"
+def spoken(url: str, pin: str) -> str:
+    """The URL with how it is to be spoken to, as `config.pinned` takes it apart; with no pin it is plain HTTP."""
+    return f"https{url.removeprefix('http')}#{pin}" if pin else url
 
 
 def lasting(gateway: Hello, url: str) -> bool:
@@ -72,7 +72,7 @@ def remembered(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def urls(listen: Address, pair: tls.Pair | None, *, first: str = "") -> tuple[str, ...]:
+def urls(listen: Address, pin: str, *, first: str = "") -> tuple[str, ...]:
     """Where other boxes find it, with its pin, the likeliest first; () while it listens on loopback alone.
 
     `first`: the one that was named, perhaps of a proxy before a loopback address.
@@ -80,7 +80,7 @@ def urls(listen: Address, pair: tls.Pair | None, *, first: str = "") -> tuple[st
     if listen.loopback or first:
         return (first,) if first else ()
     hosts = _addresses(six=listen.host == "::") if listen.every else (listen.host,)
-    return tuple(spoken(Address(host, listen.port).url, pair) for host in hosts)
+    return tuple(spoken(Address(host, listen.port).url, pin) for host in hosts)
 
 
 def _addresses(*, six: bool) -> tuple[str, ...]:

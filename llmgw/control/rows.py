@@ -93,6 +93,13 @@ def save(db: Db, change: Change, now: Moment) -> None:
         db.execute("DELETE FROM keys")
         db.executemany("INSERT INTO keys VALUES (?, ?)", keys.rows_of(change.keys))
     _save_learned(db, change.learned)
+    _save_meta(db, change, now)
+    db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", picture.event_rows(change))
+    if change.events:
+        db.execute("DELETE FROM events WHERE id <= ?", (change.events[-1]["id"] - EVENTS_KEPT,))
+
+
+def _save_meta(db: Db, change: Change, now: Moment) -> None:
     if change.paused is not None:
         put(db, "paused", change.paused)
     if change.confirmed is not None:
@@ -101,9 +108,8 @@ def save(db: Db, change: Change, now: Moment) -> None:
         put(db, "cordoned", picture.cordoned_text(change.cordoned))
     if change.woken_s is not None:
         put(db, "woken", picture.woken_text(change.woken_s, now))
-    db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", picture.event_rows(change))
-    if change.events:
-        db.execute("DELETE FROM events WHERE id <= ?", (change.events[-1]["id"] - EVENTS_KEPT,))
+    if change.gateways is not None:
+        put(db, "gateways", change.gateways)
 
 
 def _save_learned(db: Db, learned: dict[str, int] | None) -> None:
@@ -144,6 +150,7 @@ def memory(db: Db, now: Moment, warn: Callable[[str], None]) -> Memory:
         cordoned=picture.cordoned_of(_meta(db, "cordoned"), warn),
         woken_s=picture.woken_of(_meta(db, "woken"), now, warn),
         learned=picture.learned_of(_learned_rows(db)),
+        gateways=picture.gateways_of(_meta(db, "gateways"), warn),
     )
 
 

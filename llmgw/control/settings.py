@@ -73,7 +73,8 @@ class ControlSettings(Struct, frozen=True, kw_only=True):
         if not self.listen.loopback and not self.token and not self.insecure:
             msg = f"--listen {self.listen} is open to the network and no token is set"
             hint = (
-                "`llmgw token new --operator` makes one, or set LLMGW_TOKEN; or mean it: --insecure"
+                f"`llmgw token new --operator --inventory {self.inventory_path}` makes one, or set LLMGW_TOKEN; "
+                "or mean it: --insecure"
             )
             raise UsageError(msg, hint)
         if self.gateway is not None and self.gateway == self.listen and self.listen.port:

@@ -77,6 +77,8 @@ class Gateway:
         self._child: subprocess.Popen[bytes] | None = None
         self._ending = asyncio.Event()
         self._found = handover.Hello()
+        #: of control, as a gateway that is started reaches it
+        self.url = ""
 
     @property
     def stays(self) -> bool:
@@ -177,19 +179,20 @@ class Gateway:
 
     async def run(self, url: str, on_gone: Callable[[str], Awaitable[None]]) -> None:
         """Start it when none runs, at once when it dies, until cancelled; `on_gone` gets the id of a dead one."""
+        self.url = url
         async with asyncio.TaskGroup() as group:
             if self.pid and not reach.lasting(self._found, url):
                 before = Serving(self.pid, self._pidfd, self.gateway, self._found.version)
-                if await self._renewed(url, before):
+                if await self._renewed(before):
                     group.create_task(_see_off(before, on_gone))
-            await self._keep(url, on_gone)
+            await self._keep(on_gone)
 
-    async def _renewed(self, url: str, before: Serving) -> bool:
+    async def _renewed(self, before: Serving) -> bool:
         """After an upgrade: one of our version takes over, or the one before serves on and status says why.
 
         Killed here, the next control finds whichever holds the door.
         """
-        if self._spawned(url):
+        if self._spawned():
             assert self._child is not None
             while self._child.poll() is None and not self.gateway:
                 await self._learn()
@@ -210,12 +213,12 @@ class Gateway:
             self._terminate()
         return False
 
-    async def _keep(self, url: str, on_gone: Callable[[str], Awaitable[None]]) -> None:
+    async def _keep(self, on_gone: Callable[[str], Awaitable[None]]) -> None:
         quick = 0
         loop = asyncio.get_running_loop()
         while not self._ending.is_set():
             began = loop.time()
-            if not self.pid and not self._spawned(url):
+            if not self.pid and not self._spawned():
                 await asyncio.sleep(BACKOFF_CAP_S)
                 continue
             await self._gone()
@@ -233,20 +236,20 @@ class Gateway:
             self._story.tell("gateway", f"{why}; {again}", level="warning", pid=pid)
             await asyncio.sleep(pause)
 
-    def _spawned(self, url: str) -> bool:
+    def _spawned(self) -> bool:
         try:
-            self._spawn(url)
+            self._spawn()
         except (LlmgwError, OSError) as e:
             self.problem = f"the gateway cannot be started: {e}"
             self._story.tell("gateway", self.problem, level="warning")
             return False
         return True
 
-    def _spawn(self, url: str) -> None:
+    def _spawn(self) -> None:
         if self.listener is None:
             self.listener = bound(self.where, "the gateway", "--gateway")
         fd = self.listener.fileno()
-        command = [sys.executable, "-m", "llmgw", "gateway", "--control", url]
+        command = [sys.executable, "-m", "llmgw", "gateway", "--control", self.url]
         command += ["--listen-fd", str(fd), "--state-dir", str(self._folder)]
         command.append(
             "--takeover"

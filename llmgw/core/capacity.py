@@ -353,6 +353,8 @@ def pool_short(
     gpus: Collection[Gpu], capacity: Capacity, held: Held, need: Resources, uuids: Collection[str]
 ) -> str:
     """Why the shared pool does not bear this on the GPUs `uuids`, or "": host and GPU memory together."""
+    if True not in [g.unified for g in gpus]:
+        return ""  # nearly everywhere
     mine = sum(g.unified for g in gpus if g.uuid in uuids)
     wanted = need.host_memory_bytes + (need.gpu_memory_bytes or 0) * mine
     # A GPU wanted whole gets all that is left: there must be something, so no other may have it whole.

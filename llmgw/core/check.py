@@ -6,7 +6,9 @@ A finding is a bug or a lie of an agent, never a normal state. May not repair an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
 
 from llmgw.core.capacity import Held, holdings, ports_of, resources_of
 from llmgw.core.types.plan import VERDICTS, Judged, Plan, Wait
@@ -50,8 +52,31 @@ def _nothing_twice(state: State) -> Iterator[str]:
     """What we placed ourselves never meets another holder: no port, whole GPU, byte, core or watt of a node twice.
 
     What agents report may clash (somebody's own start, a limit lowered since): that is a verdict, not a bug. A circuit
-    may be overdrawn when a node joins it with its engines running.
+    may be overdrawn when a node joins it with its engines running. One that comes after others never meets those: they
+    are counted without it, and it without them.
     """
+    late = {(s.node, *s.key): s.after for n in state.nodes.values() for s in n.shards if s.after}
+    yield from _given_twice(_without(state, late.keys()) if late else state)
+    if late:
+        ended = {(node, key) for (node, *_), after in late.items() for key in after}
+        gone = {
+            (name, *s.key)
+            for name, n in state.nodes.items()
+            for s in n.shards
+            if (name, (s.report.shard, s.incarnation)) in ended
+        }
+        yield from _given_twice(_without(state, gone))
+
+
+def _without(state: State, some: Collection[tuple[str, str, int]]) -> State:
+    nodes = {
+        name: replace(n, shards=tuple(s for s in n.shards if (name, *s.key) not in some))
+        for name, n in state.nodes.items()
+    }
+    return replace(state, nodes=nodes)
+
+
+def _given_twice(state: State) -> Iterator[str]:
     held = holdings(state)
     for name, node in state.nodes.items():
         for shard in node.shards:

@@ -1,12 +1,12 @@
 """When a replica on its way out may be stopped: nobody can be on it any more, or its time is up (A65).
 
 It counts from the route table that shows it draining, as heard back from every gateway; a silent gateway may still be
-sending, so it delays the end, never the operator. May not begin a drain.
+sending, so it delays the end, and the operator no longer than it takes to count as silent. May not begin a drain.
 """
 
 from __future__ import annotations
 
-from llmgw.core import cordon
+from llmgw.core import cordon, idle
 from llmgw.core.idle import in_flight, may_serve
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, Draining, State
@@ -26,15 +26,32 @@ def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, 
     if lasted_s >= timeout_s and (not unaware or lasted_s >= timeout_s + GATEWAY_GONE_S):
         still = in_flight(state, replica.replica)
         return f"drained for {timeout_s:g} s, the limit" + (f", {still} in flight" if still else "")
-    if unaware or not drain.version:
-        return ""
-    serving = in_flight(state, replica.replica) if asked else may_serve(state, replica, now)
-    return "" if serving else "drained, nothing in flight"
+    return "" if waits(state, replica, drain, now) else "drained, nothing in flight"
 
 
-def _unaware(state: State, drain: Draining, patience_s: float, now: float) -> bool:
-    """Whether a gateway heard of late may still send new requests there."""
-    return any(
-        now - g.heard_s < patience_s and g.demand.table < drain.version
-        for g in state.gateways.values()
+def waits(state: State, replica: Replica, drain: Draining, now: float) -> str:
+    """What its end waits for while there is time, or ""."""
+    asked = drain.reason in ASKED
+    if not drain.version:
+        return "no gateway was told yet"
+    late = _unaware(state, drain, GATEWAY_SILENT_S if asked else GATEWAY_GONE_S, now)
+    if late:
+        return f"gateway {late[:8]} may still send requests there"
+    if not asked:
+        return may_serve(state, replica, now)
+    served = in_flight(state, replica.replica)
+    if served:
+        return f"{served} in flight"
+    # Not heard since control started is not silent yet: agents may be back before gateways, with streams on it.
+    lacks = idle.lacks(state) and not all(s.ours for s in replica.members)
+    return idle.unsure(state, now, GATEWAY_SILENT_S) if lacks else ""
+
+
+def _unaware(state: State, drain: Draining, patience_s: float, now: float) -> str:
+    """A gateway heard of late that may still send new requests there, or ""."""
+    late = (
+        name
+        for name, g in state.gateways.items()
+        if now - g.heard_s < patience_s and g.demand.table < drain.version
     )
+    return min(late, default="")

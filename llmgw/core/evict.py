@@ -18,17 +18,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from llmgw.core import failed, idle
+from llmgw.core import failed
 from llmgw.core.asleep import asleep, sleeps
 from llmgw.core.place import Fleet, Idle, NoRoom, Placement, Room, find
 from llmgw.core.place.fleet import GpuRoom
 from llmgw.core.place.room import room_in
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Plan, Replica, Wait
 from llmgw.core.types.record import STUCK
-from llmgw.core.types.state import Shard, State
+from llmgw.core.types.state import Failure, Node, Shard, State
+from llmgw.core.yields import Other, everybody, others
 
 REASON = "evict"
 #: Names in a sentence.
@@ -59,18 +60,6 @@ class Asks(Struct, frozen=True):
     why: str
 
 
-class Other(Struct, frozen=True):
-    """One that could go, in principle. `stays`: why not yet; `yields_s`: from when on it yields to who waits."""
-
-    replica: Replica
-    model: Model
-    used_s: float
-    cost: float
-    busy: str = ""
-    stays: str = ""
-    yields_s: float | None = None
-
-
 def way(
     fleet: Fleet,
     replicas: Collection[Replica],
@@ -94,18 +83,22 @@ def _way(
     now: float,
 ) -> Way:
     state, model = fleet.state, asks.model
-    going = [r for r in replicas if r.members and _goes(state, r, leaving)]
+    lacks = failed.absent(state, model, now)
+    _bar(fleet, lacks)
+    going = _going(fleet, replicas, leaving)
     stuck = [r for r in going if any(map(_stuck, r.members))]
     ending = [r for r in going if not any(map(_stuck, r.members))]
     if (way := _once(fleet, asks, ending)) is not None:
         return way
-    crash = _crashed(state, model, now)
-    if crash:
-        return Way(f"{asks.why}; nobody goes for it: {crash}")
-    lazy = fleet.once("on demand", lambda: [r for r in replicas if _on_demand(state, r)])
-    others = _others(state, lazy, asks, {r.incarnation for r in going}, now)
-    by_others = _among(fleet, asks, others, now)
-    return by_others or _once(fleet, asks, stuck) or _never(fleet, asks, others, going)
+    crash = failed.last(state, model, now)
+    if crash is not None:
+        return Way(f"{asks.why}; nobody goes for it: it failed {_ago(model, crash, now)}")
+    every = fleet.once("others", lambda: everybody(state, replicas, now))
+    them = others(every, model, {r.incarnation for r in going})
+    by_them = _among(fleet, asks, them, now)
+    if (way := by_them or _once(fleet, asks, stuck)) is not None:
+        return way
+    return _never(fleet, asks, them, going, _absent(asks, lacks[-1], now) if lacks else "")
 
 
 def _once(fleet: Fleet, asks: Asks, going: list[Replica]) -> Way | None:
@@ -121,19 +114,20 @@ def _once(fleet: Fleet, asks: Asks, going: list[Replica]) -> Way | None:
     return Way(why, hold=answer, then=answer, first=_ids(going))
 
 
-def _among(fleet: Fleet, asks: Asks, others: list[Other], now: float) -> Way | None:
+def _among(fleet: Fleet, asks: Asks, them: list[Other], now: float) -> Way | None:
     """By the first of: idle ones, those that are due as well, all who will ever go; None where not even those do."""
-    idle_ones = [o for o in others if not o.busy and not o.stays]
-    due = [o for o in others if o.busy and not o.stays and _due(o, asks.waited_s)]
+    idle_ones = [o for o in them if not o.busy and not o.stays]
+    due = [o for o in them if o.busy and not o.stays and o.due(asks.model, asks.waited_s)]
     for some in (idle_ones, [*idle_ones, *due] if due else []):
         room = _room(fleet, asks.model, some)
         if isinstance(room, Room):
-            return _cleared(asks, room, others, now)
+            return _cleared(asks, room, them, now)
         if room is not None:
             return Way(f"{asks.why}; then {room.why}")
-    room = _room(fleet, asks.model, [o for o in others if o.yields_s is not None])
+    ever = [o for o in them if o.yields_s(asks.model) is not None]
+    room = _room(fleet, asks.model, ever) if len(ever) > len(idle_ones) + len(due) else None
     if isinstance(room, Room):
-        return _later(asks, room, others)
+        return _later(asks, room, them)
     return Way(f"{asks.why}; then {room.why}") if room is not None else None
 
 
@@ -145,11 +139,20 @@ def unplaceable(plan: Plan) -> dict[str, str]:
 # ---------------------------------------------------------------- who
 
 
-def _goes(state: State, r: Replica, leaving: Collection[str]) -> bool:
+def _going(fleet: Fleet, replicas: Collection[Replica], leaving: Collection[str]) -> list[Replica]:
+    state = fleet.state
+    rows = fleet.once("rows", lambda: {r.incarnation: r for r in replicas if r.members})
+    gone = fleet.once("going", lambda: [r for r in rows.values() if _goes(state, r)])
+    there = {r.incarnation for r in gone}
+    more = (rows[i] for i in leaving if i in rows and i not in there)
+    return [*gone, *sorted(more, key=lambda r: (r.replica, r.incarnation))]
+
+
+def _goes(state: State, r: Replica) -> bool:
     """One that falls asleep gives back almost all: nobody else goes for what it makes room for."""
     if asleep(r) and not all(map(sleeps, r.members)):
         return True
-    return r.going or r.incarnation in leaving or r.incarnation in state.draining
+    return r.going or r.incarnation in state.draining
 
 
 def _stuck(shard: Shard) -> bool:
@@ -157,106 +160,24 @@ def _stuck(shard: Shard) -> bool:
     return STUCK in (shard.report.error or "")
 
 
-def _on_demand(state: State, r: Replica) -> bool:
-    model = state.catalog.models.get(r.model)
-    return r.kept and r.claimed and model is not None and model.on_demand
+def _ago(model: Model, last: Failure, now: float) -> str:
+    """Of a failure within the window in which failures count, of what the catalog says today."""
+    return f"{now - last.at_s:.0f} s ago ({last.error}); llmgw clear {model.name} lets it"
 
 
-def _crashed(state: State, model: Model, now: float) -> str:
-    """A failure within the window in which failures count, of what the catalog says today; or ""."""
-    last = failed.last(state, model, now)
-    if last is None:
-        return ""
-    hint = f"llmgw clear {model.name} lets it"
-    return f"it failed {now - last.at_s:.0f} s ago ({last.error}); {hint}"
+def _absent(asks: Asks, last: Failure, now: float) -> str:
+    if last.error in asks.why:
+        return f"looked for again within a minute, at once after llmgw clear {asks.model.name}"
+    return f"nobody goes for it: it was refused {_ago(asks.model, last, now)}"
 
 
-def _others(
-    state: State, replicas: Iterable[Replica], asks: Asks, going: Collection[str], now: float
-) -> list[Other]:
-    """Those that might ever go for it, who goes first of a kind first."""
-    kept: dict[str, list[Replica]] = {}
-    for r in replicas:
-        if r.kept and r.claimed and r.incarnation not in going and r.model != asks.model.name:
-            kept.setdefault(r.model, []).append(r)
-    found = []
-    for name, some in kept.items():
-        model = state.catalog.models.get(name)
-        if model is None or not model.on_demand or model.scaling.idle_timeout_s is None:
-            continue
-        mine = sorted((_other(state, model, r, asks, now) for r in some), key=_order)
-        found += _beyond(mine, model.scaling.min)
-    return sorted((o for o in found if not o.replica.held), key=_order)
-
-
-def _beyond(mine: list[Other], least: int) -> list[Other]:
-    """Of one model's those beyond its `min`, for which none that loads, sleeps or is unwell stands in: it may fail."""
-    serve: list[Other] = []
-    others: list[Other] = []
-    for o in mine:
-        (serve if o.replica.complete_and_ready and not o.replica.held else others).append(o)
-    owed = max(least - len(serve), 0)
-    return [*serve[: max(len(serve) - least, 0)], *others[: max(len(others) - owed, 0)]]
-
-
-def _order(o: Other) -> tuple[int, float, float, str]:
-    return (o.model.scaling.priority, o.used_s, o.cost, o.replica.incarnation)
-
-
-def _other(state: State, model: Model, r: Replica, asks: Asks, now: float) -> Other:
-    busy, stays = idle.busy(state, r, now), _stays(model, r, now)
-    scaling = model.scaling
-    yields = not busy or scaling.priority <= asks.model.scaling.priority
-    return Other(
-        replica=r,
-        model=model,
-        used_s=used_s(state, r),
-        cost=scaling.cost if scaling.cost is not None else load_s(r),
-        busy=busy,
-        stays=stays,
-        yields_s=scaling.yield_after_s if yields else None,
-    )
-
-
-def _stays(model: Model, r: Replica, now: float) -> str:
-    """Why it is left alone for the moment, busy or not; or ""."""
-    if any(s.report.state in STARTING for s in r.members):
-        return "loads"
-    if asleep(r):
-        return ""
-    if not r.complete_and_ready:
-        return f"is {r.state}"
-    loaded_s = max((s.loaded_s for s in r.members if s.loaded_s is not None), default=None)
-    left_s = 0.0 if loaded_s is None else loaded_s + model.scaling.min_up_s - now
-    if left_s > 0:
-        return f"came up a short while ago and stays {left_s:.0f} s more (min_up)"
-    return ""
-
-
-def used_s(state: State, r: Replica) -> float:
-    """When it was last of use to anybody: its last byte, else what its agent told (A22), else since it is wanted."""
-    bytes_s = [
-        g.last_byte_s[r.replica] for g in state.gateways.values() if r.replica in g.last_byte_s
-    ]
-    told = [
-        s.seen_s - s.report.last_request_age_s
-        for s in r.members
-        if s.report.last_request_age_s is not None
-    ]
-    met_s = min((s.seen_s for s in r.members), default=0.0)
-    wanted_s = state.wanted_s.get(r.model, 0.0)
-    # What is wanted from the moment it was met on says nothing: that is so for all of them (A22).
-    renewed = [wanted_s] if wanted_s > met_s else []
-    return max([*bytes_s, *told, *renewed], default=idle.idle_since_s(state, r))
-
-
-def load_s(r: Replica) -> float:
-    """What it took to load, as far as this control saw it; 0 for one that was there before."""
-    return max((up - s.seen_s for s in r.members if (up := s.ready_s) is not None), default=0.0)
-
-
-def _due(o: Other, waited_s: float) -> bool:
-    return o.yields_s is not None and waited_s >= o.yields_s
+def _bar(fleet: Fleet, lacks: Iterable[Failure]) -> None:
+    """Nobody goes where a file of the model is absent, nor is that place kept for it; other nodes may have it."""
+    for f in lacks:
+        here = fleet.held.get(f.absent)
+        if here is not None:
+            lacking = here.lacking | {f"profile {f.fingerprint}": f.error}
+            fleet.hold(f.absent, replace(here, lacking=lacking))
 
 
 # ---------------------------------------------------------------- how
@@ -271,18 +192,21 @@ def _room(fleet: Fleet, model: Model, some: list[Other]) -> Room | NoRoom | None
     return room if isinstance(room, Room) or (room and room.soon) else None
 
 
-def _without(fleet: Fleet, model: Model, some: Iterable[Other]) -> Placement | NoRoom:
-    """Where it goes once all of these have."""
+def _without(
+    fleet: Fleet, model: Model, some: Iterable[Other], unsure: Iterable[Shard] = ()
+) -> Placement | NoRoom:
+    """Where it goes once all of these have, and if those had ended of which nobody can tell."""
     mark = fleet.mark()
     for o in some:
         fleet.free(o.replica)
+    fleet.ended(unsure)
     answer = find(fleet, model)
     fleet.reset(mark)
     return answer
 
 
-def _cleared(asks: Asks, room: Room, others: list[Other], now: float) -> Way:
-    by = {o.replica.incarnation: o for o in others}
+def _cleared(asks: Asks, room: Room, them: list[Other], now: float) -> Way:
+    by = {o.replica.incarnation: o for o in them}
     go = tuple((r, _sentence(asks, by[r.incarnation], now)) for r in room.evict)
     who = ", ".join(f"{r.replica} ({_state(by[r.incarnation], now)})" for r in room.evict)
     where = room.placement
@@ -302,7 +226,7 @@ def _sentence(asks: Asks, o: Other, now: float) -> str:
         for_whom += f", waited for {asks.waited_s:.0f} s"
     if not o.busy:
         return f"{for_whom}; {_state(o, now)}"
-    limit = f"yield_after is {o.yields_s:g} s"
+    limit = f"yield_after is {o.model.scaling.yield_after_s:g} s"
     return f"{for_whom}, {limit}; {o.busy}, which finish first"
 
 
@@ -310,15 +234,15 @@ def _state(o: Other, now: float) -> str:
     return o.busy or f"idle for {now - o.used_s:.0f} s"
 
 
-def _later(asks: Asks, room: Room, others: list[Other]) -> Way:
+def _later(asks: Asks, room: Room, them: list[Other]) -> Way:
     """Somebody it needs is busy, loads or has just come up. Once it has waited long enough its place is held.
 
     Else small ones would come and go beside it, and its room never be free in one piece.
     """
-    by = {o.replica.incarnation: o for o in others}
-    them = [by[r.incarnation] for r in room.evict]
-    long = all(_due(o, asks.waited_s) for o in them)
-    why = "; ".join(_waits_for(o, asks.waited_s) for o in them)
+    by = {o.replica.incarnation: o for o in them}
+    those = [by[r.incarnation] for r in room.evict]
+    long = all(o.due(asks.model, asks.waited_s) for o in those)
+    why = "; ".join(_waits_for(o, asks.waited_s) for o in those)
     hold = room.placement if long else None
     return Way(f"{asks.why}; {why}", hold=hold, first=_ids(room.evict), then=room.placement)
 
@@ -329,36 +253,66 @@ def _waits_for(o: Other, waited_s: float) -> str:
         return f"{name} {o.stays}"
     if not o.busy:
         return f"{name} is idle and would go"
-    left_s = (o.yields_s or 0.0) - waited_s
+    left_s = o.model.scaling.yield_after_s - waited_s
     return f"{name} is busy ({o.busy})" + (f" and yields in {left_s:.0f} s" if left_s > 0 else "")
 
 
-def _never(fleet: Fleet, asks: Asks, others: list[Other], going: Iterable[Replica]) -> Way:
-    """Not even all of those together make room. It is hopeless where the whole fleet is there to be asked."""
-    answer = _without(fleet, asks.model, others)
-    if isinstance(answer, Placement) or answer.soon:
-        above = _ids(o.replica for o in others if o.yields_s is None)
+def _never(
+    fleet: Fleet, asks: Asks, them: list[Other], going: Iterable[Replica], absent: str
+) -> Way:
+    """Not even all of those together make room. It is hopeless where the whole fleet is there to be asked.
+
+    `absent`: of a file that it would load, which is what whoever asks is told; "" for none.
+    """
+    above = _ids(o.replica for o in them if o.yields_s(asks.model) is None)
+    if above and not _no(_without(fleet, asks.model, them)):
         return Way(f"{asks.why}; held by {', '.join(above[:NAMED])}, busy and of higher priority")
+    if absent:
+        return Way(f"{asks.why}; {absent}", hopeless=True)
     # Apart from what this pass keeps for others: those have their turn, and then may have to go as well.
     bare = fleet.bare()
     mark = bare.mark()
     for r in going:
         bare.free(r)
-    answer = _without(bare, asks.model, others)
+    answer = _without(bare, asks.model, them)
     blind = any(p.gpus for p in asks.model.profiles)
     known = bare.once(("known", blind), lambda: _known(bare, asks.model))
+    unsure = bare.once("unsure", lambda: _unsure(bare.nodes.values()))
+    maybe = bool(unsure) and not _no(_without(bare, asks.model, them, unsure))
     bare.reset(mark)
-    if isinstance(answer, Placement) or answer.soon or not known:
+    no = _no(answer)
+    if no is None or not known:
         return Way(asks.why)
-    names = _names([o.replica for o in others])
-    same = asks.why.endswith(f"; {answer.why}")
+    if maybe:
+        return Way(f"{asks.why}; there is room if {_if_ended(unsure)}")
+    names = _names([o.replica for o in them])
+    same = asks.why.endswith(f"; {no.why}")
     more = (
         f"not even once {names} ended"
         if same
-        else f"nor is there room once {names} ended: {answer.why}"
+        else f"nor is there room once {names} ended: {no.why}"
     )
-    more = f"; {more}" if others else ""
+    more = f"; {more}" if them else ""
     return Way(f"{asks.why}{more}", hopeless=True)
+
+
+def _no(answer: Placement | NoRoom) -> NoRoom | None:
+    """The refusal, where it is one for good."""
+    return answer if isinstance(answer, NoRoom) and not answer.soon else None
+
+
+def _unsure(nodes: Iterable[Node]) -> list[Shard]:
+    """Those whose agent is there and cannot tell whether they run: it will be known, one way or the other."""
+    return [s for n in nodes for s in n.shards if s.holds and s.report.state == "unknown"]
+
+
+def _if_ended(unsure: list[Shard]) -> str:
+    names = ", ".join(f"{s.report.shard} on {s.node}" for s in unsure[:NAMED])
+    if len(unsure) > 1:
+        more = f" and {len(unsure) - NAMED} more" if len(unsure) > NAMED else ""
+        return f"{names}{more} have ended, which nobody can tell"
+    why = f" ({unsure[0].report.error})" if unsure[0].report.error else ""
+    return f"{names} has ended, which its agent cannot tell{why}"
 
 
 def _known(fleet: Fleet, model: Model) -> bool:

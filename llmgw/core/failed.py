@@ -15,7 +15,7 @@ BACKOFF_CAP_S = 300.0
 
 def gave_up(state: State, model: Model) -> str:
     """Why no new start of the model is tried until somebody clears it, or "". It does not lapse by itself."""
-    counted = _counted(state, model)
+    counted = _ran(state, model)
     if not counted:
         return ""
     # Any of them, not only the last: a failure of a second replica does not undo the first one's end.
@@ -32,7 +32,7 @@ def gave_up(state: State, model: Model) -> str:
 
 def backing_off(state: State, model: Model, now: float) -> str:
     """Why the next start waits a little, or ""."""
-    counted = _counted(state, model)
+    counted = _ran(state, model)
     if not counted:
         return ""
     last = counted[-1]
@@ -47,17 +47,31 @@ def backing_off(state: State, model: Model, now: float) -> str:
 
 def last(state: State, model: Model, now: float) -> Failure | None:
     """The last failure that still counts; None for a model that is as good as new."""
-    counted = _counted(state, model)
-    found = counted[-1] if counted else None
-    lapsed = found is not None and now - found.at_s >= _restart(model, found).window_s
-    return None if lapsed else found
+    ran = _ran(state, model)
+    found = ran[-1] if ran else None
+    return None if found is not None and _lapsed(model, found, now) else found
+
+
+def absent(state: State, model: Model, now: float) -> tuple[Failure, ...]:
+    """Where a file that it would load was not there, the one found out last at the end."""
+    return tuple(f for f in _counted(state, model) if f.absent and not _lapsed(model, f, now))
+
+
+def _lapsed(model: Model, failure: Failure, now: float) -> bool:
+    return now - failure.at_s >= _restart(model, failure).window_s
 
 
 def _counted(state: State, model: Model) -> tuple[Failure, ...]:
     """Failures of today's profiles: an edited one starts with a clean slate; an unknown fingerprint counts."""
+    failures = state.failures.get(model.name)
+    if not failures:
+        return ()
     today = {f for p in model.profiles for f in p.fingerprints.values()}
-    failures = state.failures.get(model.name, ())
     return tuple(f for f in failures if not f.fingerprint or f.fingerprint in today)
+
+
+def _ran(state: State, model: Model) -> tuple[Failure, ...]:
+    return tuple(f for f in _counted(state, model) if not f.absent)
 
 
 def _restart(model: Model, failure: Failure) -> Restart:

@@ -6,6 +6,8 @@ replicas busy until it is known to be gone: silence is no proof that nobody is b
 
 from __future__ import annotations
 
+from math import ceil
+
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Replica
@@ -34,14 +36,39 @@ def may_serve(state: State, replica: Replica, now: float) -> str:
     for name, gateway in sorted(state.gateways.items()):
         if silent(gateway, now):
             return f"gateway {name[:8]} has been silent for {now - gateway.heard_s:.0f} s"
-    # A gateway that was heard by the last control and not yet by this one may be in the middle of a stream; that
-    # another one has spoken says nothing about it.
-    new = all(
-        s.ours for s in replica.members
-    )  # routed first by this very control, so whoever is on it was heard
-    if now - state.started_s < GATEWAY_GONE_S and not new:
-        return f"control started {now - state.started_s:.0f} s ago, a gateway may not have said yet what it serves"
-    return ""
+    # Routed first by this very control: whoever is on it was heard.
+    return "" if all(s.ours for s in replica.members) else unsure(state, now)
+
+
+def lacks(state: State) -> str:
+    """A gateway that the control before counted and that has not spoken to this one, or ""."""
+    return min((state.unheard or frozenset()) - state.gateways.keys(), default="")
+
+
+def unsure(state: State, now: float, lasts_s: float = GATEWAY_GONE_S) -> str:
+    """Why there may be streams that no gateway has told this control of, and for how long at most; or "".
+
+    A gateway that the control before counted may be in the middle of one until it speaks or is out of the count; that
+    another one has spoken says nothing about it. One that began while no control was there is in no inventory: it finds
+    this one within the time in which a gateway counts as heard.
+    """
+    who, lacking = "a gateway may not have said", lacks(state)
+    if lacking:
+        who = f"gateway {lacking[:8]} has not said"
+    elif state.unheard is not None:
+        lasts_s = GATEWAY_SILENT_S
+    since_s = now - state.started_s
+    left_s = ceil(lasts_s - since_s)
+    if left_s <= 0:
+        return ""
+    return (
+        f"control started {since_s:.0f} s ago, {who} yet what it serves (at most {left_s} s more)"
+    )
+
+
+def gateways(state: State) -> frozenset[str] | None:
+    """Those that the next control is to hear before it takes anything for idle; None where nobody can tell."""
+    return None if state.unheard is None else state.unheard | state.gateways.keys()
 
 
 def answered_s(state: State, replica: str) -> float | None:

@@ -17,12 +17,17 @@ from llmgw.core.types.state import Shard, State
 
 #: After "roll: " in the `why` of a wait that only an operator ends.
 HALTED = "halted"
+#: Of so many a place is looked for in one pass: a pass must end in time, and few of many may start at once.
+LOOKS = 500
 
 
-def step(fleet: Fleet, model: Model, replicas: list[Replica]) -> RollReplica | Wait | None:
+def step(
+    fleet: Fleet, model: Model, replicas: list[Replica], before: int = 0
+) -> RollReplica | Wait | None:
     """The next replica of the model to roll; None: nothing drifted, or the model is not whole.
 
-    `replicas` are the kept ones, those on their way out left out. The fleet is left as it was.
+    `replicas` are the kept ones, those on their way out left out; `before`: how many of others are rolled or wait for
+    other starts by what this pass says. The fleet is left as it was.
     """
     state = fleet.state
     old = _oldest_drift(model, replicas)
@@ -38,7 +43,7 @@ def step(fleet: Fleet, model: Model, replicas: list[Replica]) -> RollReplica | W
     halted = _halted(state, model, profile)
     if halted:
         return _wait(model, profile, halted)
-    answer = find(fleet, model, (profile,))
+    answer = find(fleet, model, (profile,)) if before < LOOKS else _many(profile)
     if away and (isinstance(answer, Placement) or answer.soon):
         return None  # beside the others one at a time: together they would be too many
     if isinstance(answer, Placement):
@@ -52,6 +57,11 @@ def step(fleet: Fleet, model: Model, replicas: list[Replica]) -> RollReplica | W
     if isinstance(then, NoRoom) and not then.soon:
         return _wait(model, profile, f"no room, not even once {old.replica} is stopped: {then.why}")
     return _roll(old, (), f"it is stopped first, no room beside it: {answer.why}")
+
+
+def _many(profile: Profile) -> NoRoom:
+    why = f"{LOOKS} others come first in this pass, it is looked at once they are fewer"
+    return NoRoom(profile.name, why, soon=True)
 
 
 def surplus(state: State, model: Model, replicas: list[Replica]) -> Replica | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from llmgw.core import asleep
+from llmgw.core.endpoint import address, loopback
 from llmgw.core.failed import gave_up
 from llmgw.core.idle import answered_s
 from llmgw.core.types.catalog import Model
@@ -99,16 +100,29 @@ def _route(state: State, model: Model, replica: Replica, survey: Judged) -> Rout
         return None
     profile = model.profile(replica.profile)
     assert profile is not None
+    own = loopback(address(lead.endpoint))
     return RouteReplica(
         replica=replica.replica,
         incarnation=replica.incarnation,
         endpoint=lead.endpoint,
+        loopback=state.nodes[shards[0].node].report.loopback if own else "",
         profile=replica.profile,
         state="draining" if _going(state, replica, shards, survey) else "ready",
         weight=profile.weight,
         api_key=(lead.api_key or "") if profile.upstream_key else "",
         upstream_model=lead.served_name or "",
+        unheard=any(_may_sleep(state, s) for s in shards),
     )
+
+
+def _may_sleep(state: State, shard: Shard) -> bool:
+    """By the order of another control, for all that this one knows: its node was heard last before this one led.
+
+    What this one orders is in its picture first; a standby orders nothing, and what its agents tell is all it knows.
+    """
+    node = state.nodes[shard.node]
+    ours = state.epoch and node.settled and not state.outdated
+    return bool(shard.report.sleep) and not node.connected and not ours
 
 
 def _answers(state: State, shard: Shard) -> bool:

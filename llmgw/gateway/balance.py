@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from llmgw.core.types.routes import Demand, RouteModel, RouteReplica, RouteTable
 from llmgw.gateway import outlier
 from llmgw.gateway.breaker import SILENT_S
+from llmgw.gateway.elsewhere import ELSEWHERE
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.queue import Queue
 
@@ -24,7 +25,11 @@ BUSIER = 1.25
 
 #: What is told of a failure, in characters.
 WHY_MAX = 300
-LOADED, LOADING, FAILED = "loaded", "loading", "failed"
+LOADED, LOADING, UNLOADED, FAILED = "loaded", "loading", "unloaded", "failed"
+#: Why nobody is sent to what may sleep by now.
+UNHEARD = "whether it sleeps is not known yet: its node has not answered the control that leads now"
+#: What makes an endpoint another one: replica, incarnation, address.
+Key = tuple[str, str, str]
 
 
 class Target:
@@ -68,8 +73,8 @@ class Target:
 
     @property
     def gave_up(self) -> bool:
-        """Waiting is no use: it gave up, or fits nowhere."""
-        hopeless = self.route.status == FAILED or self.route.no_room
+        """Waiting is no use: it gave up, fits nowhere, or is up where we cannot reach it."""
+        hopeless = self.route.status in (FAILED, ELSEWHERE) or self.route.no_room
         return bool(hopeless) and not self.ready
 
     def eta_s(self, now: float) -> float | None:
@@ -185,6 +190,7 @@ def merged(old: RouteTable, new: RouteTable) -> RouteTable:
     A partial table never takes away a replica, a model or the keys: control has not heard of them yet, which is no
     order (A50; elsewhere an empty table was published during recovery, and traffic stopped with every replica healthy).
     """
+    new = as_known(old, new)
     if not new.partial:
         return new
     models = dict(new.models)
@@ -201,6 +207,32 @@ def merged(old: RouteTable, new: RouteTable) -> RouteTable:
     return replace(new, models=models, keys=new.keys or old.keys)
 
 
+def as_known(old: RouteTable, new: RouteTable) -> RouteTable:
+    """The new table, where of what was not heard and may sleep by now all stays as it is in the old one.
+
+    Every gateway was told before it was put to sleep: what is not in the old one may not be sent anything. Nor by a
+    gateway that is new. What drains is sent nothing anyhow.
+    """
+    found = {}
+    for name, route in new.models.items():
+        if any(map(_guessed, route.replicas)):
+            before = old.models.get(name, RouteModel())
+            known = {r.incarnation: r.state for r in before.replicas}
+            kept = tuple(
+                replace(r, state=known[r.incarnation], unheard=False) if _guessed(r) else r
+                for r in route.replicas
+                if not _guessed(r) or r.incarnation in known
+            )
+            found[name] = replace(route, replicas=kept)
+            if not kept:
+                found[name] = replace(found[name], status=UNLOADED, why=UNHEARD)
+    return replace(new, models=new.models | found) if found else new
+
+
+def _guessed(replica: RouteReplica) -> bool:
+    return replica.unheard and replica.state == "ready"
+
+
 class Fleet:
     """All models of the table in use. Models and replicas keep their counters from one table to the next."""
 
@@ -208,8 +240,8 @@ class Fleet:
         self.table: RouteTable | None = None
         self.targets: dict[str, Target] = {}
         #: no longer in the table, with requests still in flight
-        self.retired: dict[Endpoint, str] = {}
-        self._known: dict[tuple[str, str, str], Endpoint] = {}
+        self.retired: dict[Endpoint, Key] = {}
+        self._known: dict[Key, Endpoint] = {}
         #: one of several workers has others (`shared`)
         self.make_target: Callable[[str], Target] = Target
         self.make_endpoint: Callable[[RouteReplica], Endpoint] = Endpoint
@@ -227,22 +259,33 @@ class Fleet:
             target.endpoints = []
             for r in route.replicas:
                 key = (r.replica, r.incarnation, r.endpoint)
-                endpoint = known[key] = self._known.get(key) or self.make_endpoint(r)
+                endpoint = known[key] = (
+                    self._known.get(key) or self._again(key) or self.make_endpoint(r)
+                )
                 endpoint.update(r)
                 target.endpoints.append(endpoint)
         gone = [t for name, t in self.targets.items() if name not in targets]
         for target in gone:
             target.route = RouteModel(status=FAILED, why="it is no longer in the catalog")
             target.endpoints = []
-        self._retire([e for key, e in self._known.items() if key not in known])
+        self._retire({key: e for key, e in self._known.items() if key not in known})
         self.table, self.targets, self._known = table, targets, known
         return gone
 
-    def _retire(self, endpoints: list[Endpoint]) -> None:
-        for endpoint in endpoints:
+    def _again(self, key: Key) -> Endpoint | None:
+        """One that is back in the table with requests of before still in flight: they fill its places."""
+        for endpoint, its in self.retired.items():
+            if its == key:
+                del self.retired[endpoint]
+                endpoint.gone = False
+                return endpoint
+        return None
+
+    def _retire(self, endpoints: dict[Key, Endpoint]) -> None:
+        for key, endpoint in endpoints.items():
             endpoint.gone = True
             if endpoint.in_flight:
-                self.retired[endpoint] = endpoint.replica
+                self.retired[endpoint] = key
             while endpoint.idle:
                 endpoint.idle.pop().close()
 

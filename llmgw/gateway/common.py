@@ -3,6 +3,9 @@
 Answers for: a limit that holds over all of them (without it, N workers give N times what was granted). Each writes its
 own column only, and nobody waits for a lock: a worker that was stopped or killed holds nobody up, and what it had is
 out of the count once it has not been heard of for `ALIVE_S`. It may not know what is counted.
+
+A row is free again when no worker that lives holds it, and its time is over. Of two that take one at the same moment
+the name of one is lost: whoever misses its own, at the next second, moves.
 """
 
 from __future__ import annotations
@@ -11,11 +14,42 @@ import hashlib
 import mmap
 import os
 
-#: Of API keys 1000 may exist (control.keys.KEYS_MAX), at a time; a row is never given back.
+#: API keys (1000 at most: control.keys.KEYS_MAX), models, and replicas that run.
 ROWS = 4096
+#: A name is in one of so many rows, or in none.
+STEPS = 256
 #: A worker says each second that it lives.
 ALIVE_S = 5.0
 CELL = 8
+#: What a row has before the columns: its name and a time. A column is 0 where its worker does not hold the row.
+HEAD = 2
+
+
+class Cell:
+    """A row as one process holds it, for as many as count there."""
+
+    __slots__ = ("at", "common", "holders", "name", "total")
+
+    def __init__(self, common: Common, name: int) -> None:
+        self.name = name
+        self.holders = 0
+        self.total = 0
+        self.settle(common)
+
+    def settle(self, common: Common) -> None:
+        """Where all rows are taken, each worker counts for itself."""
+        at = common.find(self.name)
+        self.common, self.at = (common, at) if at >= 0 else _lonely(self.name)
+        self.write()
+        self.common.counts[self.at] = self.name
+
+    def write(self) -> None:
+        common = self.common
+        common.counts[self.at + HEAD + common.index] = self.total + 1
+
+    def leave(self) -> None:
+        common = self.common
+        common.counts[self.at + HEAD + common.index] = 0
 
 
 class Common:
@@ -27,59 +61,110 @@ class Common:
         self.times = view.cast("d")  # the same cells; first when each worker last lived
         self.index = index
         self.workers = workers
-        self._width = 2 + workers  # its name, a time, and the columns
+        self._width = HEAD + workers
+        self._cells: dict[int, Cell] = {}
         for row in range(ROWS):
-            self.counts[self._at(row) + 2 + index] = 0  # of the one that had our place before
+            self.counts[self._at(row) + HEAD + index] = 0  # of the one that had our place before
 
     def _at(self, row: int) -> int:
         return self.workers + row * self._width
 
     def alive(self, now: float) -> None:
+        """Each second. What others took for free, while we were stopped or at the same moment, is theirs."""
+        moved = [cell for cell in self._cells.values() if self._misplaced(cell)]
+        for cell in moved:
+            cell.leave()
+        for cell in moved:
+            cell.settle(self)
         self.times[self.index] = now
 
+    def _misplaced(self, cell: Cell) -> bool:
+        at = self.find(cell.name)
+        return at != cell.at if cell.common is self else at >= 0
+
+    def find(self, name: int) -> int:
+        """Where its row is, or the first that is free; -1 where there is neither. No name is ever wiped out."""
+        free = -1
+        for step in range(STEPS):
+            at = self._at((name + step) % ROWS)
+            there = self.counts[at]
+            if there == name:
+                return at
+            if free < 0 and self._free(at):
+                free = at
+            if not there:
+                break
+        return free
+
+    def _free(self, at: int) -> bool:
+        now = self.times[self.index]
+        held = any(
+            self.counts[at + HEAD + i] and (i == self.index or now - self.times[i] < ALIVE_S)
+            for i in range(self.workers)
+        )
+        return not held and self.times[at + 1] <= now
+
     def row(self, *names: object) -> Row:
-        """The same names, the same row. Two that come for a free one at the same moment see who wrote last."""
+        """The same names, the same row, for as long as anybody keeps one of them."""
         digest = hashlib.blake2b(repr(names).encode(), digest_size=CELL).digest()
         name = int.from_bytes(digest, "little", signed=True) or 1
-        for step in range(ROWS):
-            at = self._at((name + step) % ROWS)
-            if not self.counts[at]:
-                self.counts[at] = name
-            if self.counts[at] == name:
-                return Row(self, at)
-        return alone().row(*names)  # all are taken: each worker counts for itself
+        cell = self._cells.get(name)
+        if cell is None:
+            cell = self._cells[name] = Cell(self, name)
+        return Row(self, cell)
+
+    def left(self, cell: Cell) -> None:
+        if not cell.holders:
+            cell.leave()
+            del self._cells[cell.name]
 
 
 class Row:
-    __slots__ = ("_at", "_common")
+    """One that counts: of several with the same names in one process all are in the count."""
 
-    def __init__(self, common: Common, at: int) -> None:
+    __slots__ = ("_cell", "_common", "_mine")
+
+    def __init__(self, common: Common, cell: Cell) -> None:
         self._common = common
-        self._at = at
+        self._cell = cell
+        self._mine = 0
+        cell.holders += 1
+
+    def __del__(self) -> None:
+        self.put(0)
+        self._cell.holders -= 1
+        self._common.left(self._cell)
 
     def put(self, count: int) -> None:
         """How many are ours."""
-        common = self._common
-        common.counts[self._at + 2 + common.index] = count
+        cell = self._cell
+        cell.total += count - self._mine
+        self._mine = count
+        cell.write()
 
     def others(self, now: float) -> int:
         """How many are those of the other workers, of such as live."""
-        common, first = self._common, self._at + 2
-        living = (
-            common.counts[first + i]
-            for i in range(common.workers)
-            if i != common.index and now - common.times[i] < ALIVE_S
-        )
-        return sum(living)
+        common, first = self._cell.common, self._cell.at + HEAD
+        total = 0
+        for i in range(common.workers):
+            count = common.counts[first + i]
+            if count > 1 and i != common.index and now - common.times[i] < ALIVE_S:
+                total += count - 1
+        return total
 
     @property
     def until(self) -> float:
         """A time that all share; of two that set it at once one is lost."""
-        return self._common.times[self._at + 1]
+        return self._cell.common.times[self._cell.at + 1]
 
     @until.setter
     def until(self, at: float) -> None:
-        self._common.times[self._at + 1] = at
+        self._cell.common.times[self._cell.at + 1] = at
+
+
+def _lonely(name: int) -> tuple[Common, int]:
+    common = alone()
+    return common, common.find(name)
 
 
 def alone() -> Common:
@@ -87,7 +172,7 @@ def alone() -> Common:
 
 
 def size(workers: int) -> int:
-    return (workers + ROWS * (2 + workers)) * CELL
+    return (workers + ROWS * (HEAD + workers)) * CELL
 
 
 def memory(workers: int) -> int:

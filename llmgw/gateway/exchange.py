@@ -33,31 +33,17 @@ from llmgw.gateway.wait import Wait
 #: A request that two engines died of is not given to a third.
 DEATHS_MAX = 2
 OK, CLIENT_LEFT, SERVER_ERROR, BAD_GATEWAY, UNAVAILABLE = 200, 499, 500, 502, 503
-NOBODY = Target("")
+NOBODY, NO_API = Target(""), openai.Api()
 
 
 class Exchange:
-    """What stands here is how each begins; most requests change little of it."""
+    """All that one needs at any time has its place from the start (`tests/gateway/test_cost.py` says why)."""
 
-    endpoint: Endpoint | None = None
-    upstream: Upstream | None = None
-    prefix: int | None = None
-    who = ""
-    _api = openai.Api()
-    _asked: outgoing.Asked
-    _use: Use | None = None
-    _target = NOBODY
-    _over = False
-    _tried: tuple[Endpoint, ...] = ()
-    _deaths = 0
-    _wait: Wait | None = None
-    _asked_at = 0.0
-    _pieces = -1
-    _waited_s = 0.0
-    _first_s = 0.0
-    _replica = ""
-    _why = ""
-    _tail = b""
+    __slots__ = (
+        "_api", "_asked", "_asked_at", "_began", "_client", "_deaths", "_first_s", "_gateway", "_over", "_pieces",
+        "_replica", "_request", "_tail", "_target", "_tried", "_use", "_wait", "_waited_s", "_why", "answer",
+        "endpoint", "prefix", "upstream", "who",
+    )  # fmt: skip
 
     def __init__(self, gateway: Gateway, client: Client, request: Request) -> None:
         self._gateway = gateway
@@ -66,6 +52,21 @@ class Exchange:
         self._began = gateway.clock()
         request_id = gateway.request_id(request.own.get(b"x-request-id"))
         self.answer = Answer(client, request, request_id, keep_alive=not gateway.stopping)
+        self.endpoint: Endpoint | None = None
+        self.upstream: Upstream | None = None
+        self.prefix: int | None = None
+        self._api = NO_API
+        self._asked: outgoing.Asked
+        self._use: Use | None = None
+        self._target = NOBODY
+        self._over = False
+        self._tried: tuple[Endpoint, ...] = ()
+        self._deaths = 0
+        self._wait: Wait | None = None
+        self._asked_at = self._waited_s = self._first_s = 0.0
+        self._pieces = -1
+        self.who = self._replica = self._why = ""
+        self._tail = b""
 
     def begin(self) -> None:
         request = self._request

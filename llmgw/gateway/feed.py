@@ -10,10 +10,13 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from llmgw import tls, wire
-from llmgw.config import Trust, pinned
+from llmgw.config import Address, Trust, pinned
 from llmgw.core.types.routes import RouteReplica, RouteTable
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.settings import GatewaySettings
@@ -21,6 +24,7 @@ from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer, Fetch
 
 ROUTES = "routes.json"
+DEMAND = "/gateway/v1/demand"
 #: Control holds a poll for 25 s at most.
 POLL_S, POST_S = 35.0, 5.0
 DEMAND_S = 1.0
@@ -35,19 +39,26 @@ class Log(Protocol):
 
 
 class Control:
-    """One control plane: its URL, and whether it answered last."""
+    """One control plane: its URL, whom to believe there, and whether it answered last."""
 
     def __init__(self, url: str, trust: Trust) -> None:
-        plain, trust = pinned(url, trust)
-        self.url = plain.rstrip("/")
+        self.url = url
+        self.trust = trust
         self.endpoint = Endpoint(RouteReplica(replica=self.url, endpoint=self.url))
         if self.url.startswith("https:"):
             self.endpoint.tls = tls.client(trust)
         self.changed = asyncio.Event()
+        #: one post at a time
+        self.turn = asyncio.Lock()
         #: it was told of this process, or does not answer
         self.tried = asyncio.Event()
         self.up: bool | None = None
         self.away = asyncio.Event()
+
+    @property
+    def in_clear(self) -> bool:
+        """What it is told may be read on its way."""
+        return self.endpoint.tls is None and not Address(self.endpoint.host, 0).loopback
 
 
 class Feed:
@@ -57,14 +68,16 @@ class Feed:
         self._gateway = gateway
         self._dialer = dialer
         self._trust = settings.trust
-        self.controls = [Control(url, self._trust) for url in settings.controls]
+        #: those we were started with
+        self._named = dict(self._place(url) for url in settings.controls)
+        self.controls = [Control(*place) for place in self._named.items()]
         token = settings.token
         self._authorization = f"authorization: Bearer {token}\r\n" if token else ""
-        self._named = frozenset(control.url for control in self.controls)
         self._group: asyncio.TaskGroup | None = None
         self._path = settings.state_dir / ROUTES
         self._log = log
         self._from_disk = False
+        self._ended = False
         #: a control has given us a table since this process began
         self.told = asyncio.Event()
         gateway.on_change.append(self._changed)
@@ -95,18 +108,46 @@ class Feed:
         finally:
             self._group = None
 
+    def _place(self, url: str) -> tuple[str, Trust]:
+        plain, trust = pinned(url, self._trust)
+        return plain.rstrip("/"), trust
+
     def _know(self, urls: tuple[str, ...]) -> None:
-        """Controls that the leader tells of, besides those we were started with: the next leader is one of them."""
+        """Controls that the leader tells of, besides those we were started with: the next leader is one of them.
+
+        One that shows another certificate now is another control: by what was known of the old one it is refused.
+        """
         if not urls:
             return  # an older one does not say
-        told = {pinned(url)[0].rstrip("/"): url for url in urls}
-        wanted = self._named | told.keys()
-        self.controls = [control for control in self.controls if control.url in wanted]
-        for url in sorted(wanted - {control.url for control in self.controls}):
-            self.controls.append(Control(told[url], self._trust))
-            self._log.info("another control", control=url)
-            if self._group is not None:
-                self._group.create_task(self._post(self.controls[-1]))
+        wanted = dict(self._named)
+        for url, trust in map(self._place, urls):
+            wanted[url] = trusted(self._named.get(url), trust)
+        known = {control.url: control for control in self.controls}
+        order = [*(url for url in known if url in wanted), *sorted(wanted.keys() - known.keys())]
+        self.controls = [
+            known[url]
+            if url in known and known[url].trust == wanted[url]
+            else self._another(Control(url, wanted[url]))
+            for url in order
+        ]
+        for control in known.values():
+            if control not in self.controls:
+                self._dismiss(control)
+
+    def _another(self, control: Control) -> Control:
+        self._log.info("another control", control=control.url)
+        if self._group is not None:
+            self._group.create_task(self._post(control))
+        return control
+
+    def _dismiss(self, control: Control) -> None:
+        """Asked and told nothing more; what it holds of ours is given up."""
+        self._gateway.meter.control_up.pop(control.url, None)
+        control.away.set()
+        control.changed.set()
+        control.endpoint.gone = True
+        while control.endpoint.idle:
+            control.endpoint.idle.pop().close()
 
     # -- tables
 
@@ -115,7 +156,7 @@ class Feed:
         failures = 0
         while True:
             for control in sorted(self.controls, key=lambda c: c.up is False):
-                while await self.poll(control):
+                while control in self.controls and await self.poll(control):
                     failures = 0
             failures += 1
             await asyncio.sleep(jitter(failures))
@@ -201,7 +242,7 @@ class Feed:
 
     async def _post(self, control: Control) -> None:
         failures = 0
-        while control in self.controls:
+        while control in self.controls and not self._ended:
             control.changed.clear()
             posted = await self._post_once(control, POST_S)
             control.tried.set()
@@ -213,49 +254,95 @@ class Feed:
                 await asyncio.sleep(jitter(failures))
 
     async def _post_once(self, control: Control, limit_s: float) -> bool:
-        body = wire.encode(self._gateway.demand())
-        return await self._call(control, "POST", "/gateway/v1/demand", body, limit_s) is not None
+        async with control.turn:
+            if self._ended:
+                return True  # the last words are said
+            body = wire.encode(self._gateway.demand())
+            return await self._call(control, "POST", DEMAND, body, limit_s) is not None
 
     async def last_words(self) -> None:
-        """Tells every control that nothing is in flight any more, instead of leaving it to guess for a minute."""
-        await asyncio.gather(*(self._post_once(control, DEMAND_S) for control in self.controls))
+        """Tells every control that this process serves nobody any more, instead of leaving it to guess for a minute."""
+        self._ended = True
+        await asyncio.gather(*map(self._last, self.controls))
+
+    async def _last(self, control: Control) -> None:
+        """Behind what it was told before, or it would count this process on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * DEMAND_S), control.turn:
+                body = wire.encode(replace(self._gateway.demand(), ended=True))
+                await self._call(control, "POST", DEMAND, body, DEMAND_S)
 
     # -- calls
 
     async def _call(
         self, control: Control, method: str, path: str, body: bytes, limit_s: float
     ) -> tuple[int, bytes] | None:
-        """Status and body, None where control did not answer as it should."""
-        head = (
-            f"{method} {path} HTTP/1.1\r\nhost: {control.endpoint.authority.decode()}\r\n"
-            f"{self._authorization}content-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n\r\n"
-        )
-        fetch = Fetch(self._dialer, control.endpoint, head.encode(), body)
-        try:
-            async with asyncio.timeout(limit_s):
-                status, answer = await fetch.result()
-        except TimeoutError:
-            self._down(control, f"no answer to {method} {path} within {limit_s:.0f} s")
+        """Status and body, None where control did not answer as it should.
+
+        In clear the token is shown to who has answered without it: a port of TLS has not, and others may read along.
+        """
+        shy = self._authorization and control.in_clear and not control.up
+        if shy and await self._asked(control, "GET /healthz", "", b"", limit_s) is None:
             return None
-        except OSError as e:
-            self._down(control, f"it {e}")
+        found = await self._asked(control, f"{method} {path}", self._authorization, body, limit_s)
+        if found is None:
             return None
+        status, answer = found
         if status not in (OK, NO_CONTENT, NOT_MODIFIED):
             said = answer[:200].decode(errors="replace")
             self._down(control, f"{method} {path} answered {status}: {said}")
             return None
         if not control.up:
             self._log.info("control answers", control=control.url)
-        control.up = self._gateway.meter.control_up[control.url] = True
+        self._seen(control, up=True)
         return status, answer
+
+    async def _asked(
+        self, control: Control, what: str, authorization: str, body: bytes, limit_s: float
+    ) -> tuple[int, bytes] | None:
+        endpoint = control.endpoint
+        head = (
+            f"{what} HTTP/1.1\r\nhost: {endpoint.authority.decode()}\r\n"
+            f"{authorization}content-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        fetch = Fetch(self._dialer, endpoint, head.encode(), body)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await fetch.result()
+        except TimeoutError:
+            self._down(control, f"no answer to {what} within {limit_s:.0f} s")
+        except OSError as e:
+            why = f"it {e}"
+            if control.in_clear and await asyncio.to_thread(
+                tls.speaks, endpoint.host, endpoint.port
+            ):
+                why = f"it speaks TLS: use https://{endpoint.authority.decode()}, as `llmgw token` prints it"
+            self._down(control, why)
+        return None
 
     def _down(self, control: Control, why: str) -> None:
         """Said once, not at each try."""
         if control.up is not False:
             self._log.warning("control is away", control=control.url, why=why)
-        control.up = self._gateway.meter.control_up[control.url] = False
+        self._seen(control, up=False)
         control.away.set()
+
+    def _seen(self, control: Control, *, up: bool) -> None:
+        control.up = up
+        if control in self.controls:
+            self._gateway.meter.control_up[control.url] = up
+
+
+def trusted(given: Trust | None, told: Trust) -> Trust:
+    """What an operator gave holds on; a leader may add the hash of another certificate to theirs, and nothing else."""
+    if given is None:
+        return told
+    return (
+        given._replace(pins=tuple(dict.fromkeys((*given.pins, *told.pins))))
+        if given.pins
+        else given
+    )
 
 
 def jitter(failures: int) -> float:

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httptools
+import msgspec
 
 from llmgw.gateway import memo, websocket
 
@@ -53,44 +54,28 @@ class Budget:
         self.used = 0
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One whole request. `own` are the headers we read, `forward` the parts of the lines that go on, to be joined.
 
     `upgrade`: it offers to become a WebSocket. `derived`: shared with those that begin with the same head.
     """
 
-    __slots__ = (
-        "body", "derived", "forward", "http10", "keep_alive", "method", "own", "path", "target", "upgrade",
-    )  # fmt: skip
+    method: bytes
+    target: bytes
+    path: bytes
+    own: dict[bytes, bytes]
+    forward: list[bytes]
+    derived: memo.Derived | None = None
+    body: bytes = b""
+    http10: bool = False
+    keep_alive: bool = True
+    upgrade: bool = False
 
-    def __init__(
-        self, method: bytes, target: bytes, own: dict[bytes, bytes], forward: list[bytes]
-    ) -> None:
-        if target.startswith((b"http://", b"https://")):  # absolute form, as sent to a proxy
-            target = b"/" + target.split(b"//", 1)[1].partition(b"/")[2]
-        self.method = method
-        self.target = target
-        self.path = target.partition(b"?")[0]
-        self.own = own
-        self.forward = forward
-        self.body = b""
-        self.http10 = False
-        self.keep_alive = True
-        self.upgrade = False
-        self.derived: memo.Derived | None = None
-
-    def again(self) -> Request:
+    def again(self, body: bytes) -> Request:
         """One more that begins with the same head."""
-        other = Request.__new__(Request)
-        other.method = self.method
-        other.target = self.target
-        other.path = self.path
-        other.own = self.own
-        other.forward = self.forward
-        other.http10 = other.upgrade = False
-        other.keep_alive = True
-        other.derived = self.derived
-        return other
+        return Request(
+            self.method, self.target, self.path, self.own, self.forward, self.derived, body
+        )
 
     def header(self, name: bytes) -> bytes:
         """Of those that go on: the last of that name, as engines' own servers read it, else b""."""
@@ -98,6 +83,12 @@ class Request:
             v for n, _, v, _ in zip(*[iter(self.forward)] * 4, strict=True) if n.lower() == name
         )
         return b", ".join(values)
+
+
+def begun(method: bytes, target: bytes, own: dict[bytes, bytes], forward: list[bytes]) -> Request:
+    if target.startswith((b"http://", b"https://")):  # absolute form, as sent to a proxy
+        target = b"/" + target.split(b"//", 1)[1].partition(b"/")[2]
+    return Request(method, target, target.partition(b"?")[0], own, forward)
 
 
 class RequestReader:
@@ -133,6 +124,18 @@ class RequestReader:
         self._parts: list[bytes] = []
         self._request: Request | None = None
 
+    def alone(self, data: bytes) -> Request | None:
+        """The one request that `data` is, where its head is known: most of what comes. Else None, and `feed` it."""
+        known = self._known
+        if known is None or self.partial or self._last or self.error is not None:
+            return None
+        length, budget = known.length(data), self._budget
+        body = data[known.end :]
+        if len(body) != length or length > self._body_limit or budget.used + length > budget.limit:
+            return None
+        budget.used += length
+        return self._like.again(body)
+
     def feed(self, data: bytes) -> None:
         if self._left:
             data = self._more(data)
@@ -155,15 +158,13 @@ class RequestReader:
         size = len(body)
         if size > length or length > self._body_limit or budget.used + length > budget.limit:
             return False
-        request = self._like.again()
         budget.used += size
         if size == length:
-            request.body = body
-            self.ready.append(request)
+            self.ready.append(self._like.again(body))
             return True
         self.in_head = False
         self.partial = True
-        self._request = request
+        self._request = self._like.again(b"")
         self._left = length - size
         self._size = size
         if body:
@@ -192,7 +193,7 @@ class RequestReader:
         if plain and not UNUSUAL & request.own.keys():
             self._known = memo.head(head, len(self._headers))
             request.derived = memo.Derived(b"".join(request.forward))
-            self._like = request.again()
+            self._like = request.again(b"")
 
     def _parse(self, data: bytes) -> None:
         while data and self.error is None and not self._last:
@@ -300,8 +301,8 @@ class RequestReader:
         if b"connection" in own:
             forward = _without_named(forward, own[b"connection"])
         self.continue_wanted = b"expect" in own and version == "1.1"
-        request = self._request = Request(parser.get_method(), self._target, own, forward)
-        request.http10 = version == "1.0"
+        found = self._request = begun(parser.get_method(), self._target, own, forward)
+        found.http10 = version == "1.0"
         return None
 
     def _judge(self, version: str, own: dict[bytes, bytes]) -> Refused | None:

@@ -19,28 +19,25 @@ _length = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})\r\n", re.IGNORECA
 class Head:
     """`end`: where the head ended that `length` knew again last."""
 
-    __slots__ = ("_after", "_at", "_before", "_width", "end")
+    __slots__ = ("_after", "_at", "_before", "_to", "end")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before = before
-        self._at = len(before)
+        self._at = self._to = len(before)
         self._after = after
-        self._width = len(after)
         self.end = 0
 
     def length(self, data: bytes) -> int:
         """The content-length of the head that `data` begins with, -1 where that is another one, or not whole."""
-        if not data.startswith(self._before):
-            return -1
-        at = self._at
-        end = data.find(b"\r", at, at + 11)
-        if end < 0 or not data.startswith(self._after, end):
-            return -1
-        digits = data[at:end]
-        if not digits.isdigit():
-            return -1
-        self.end = end + self._width
-        return int(digits)
+        at, to, after = self._at, self._to, self._after
+        digits = data[at:to]
+        if not digits.isdigit() or not data.startswith(after, to):  # not as many as last time
+            to = data.find(b"\r", at, at + 11)
+            digits = data[at:to]
+            if not digits.isdigit() or not data.startswith(after, to):
+                return -1
+            self._to, self.end = to, to + len(after)
+        return int(digits) if data.startswith(self._before) else -1
 
 
 def head(data: bytes, headers: int) -> Head | None:

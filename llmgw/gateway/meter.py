@@ -1,28 +1,19 @@
-"""Counters of this process, written out for Prometheus, and one structured line per request.
+"""Counters of this process, written out for Prometheus.
 
-Answers for: cheap counting, and lines that hold neither prompts nor keys. They are written by hand: through structlog
-a line costs more than all other accounting of its request. It may not decide.
+Answers for: cheap counting. It may not decide.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable
 
-from llmgw.gateway.answer import Answer
 from llmgw.gateway.balance import Fleet
 from llmgw.gateway.breaker import CLOSED, HALF_OPEN, OPEN
-from llmgw.gateway.http1 import Request
 from llmgw.gateway.usage import tokens
 
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-WORD = re.compile(r"[A-Za-z0-9_./:@+,%#-]+")
-SERVER_ERROR = 500
-LINES_MAX = 200
 COUNTERS = {
     "retries": "Attempts repeated on another replica or a fresh connection.",
     "clients_left": "Requests whose client left before their end.",
@@ -43,73 +34,6 @@ MODEL_COUNTERS = (
     ("completion_tokens_total", "completion", "Tokens of answers, where the engine says so."),
 )
 BREAKER = {CLOSED: 0, HALF_OPEN: 1, OPEN: 2}
-
-
-class Access:
-    """One line per request, in the form of the daemons' log, to `write` in one go each second.
-
-    `wall` is the wall clock, for people.
-    """
-
-    def __init__(self, write: Callable[[bytes], object], wall: Callable[[], float]) -> None:
-        self._write = write
-        self._wall = wall
-        self._second = 0
-        self._stamp = ""
-        self._lines: list[str] = []
-
-    def _timestamp(self) -> str:
-        second = int(self._wall())
-        if second != self._second:
-            self._second = second
-            self._stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return self._stamp
-
-    def flush(self) -> None:
-        if self._lines:
-            self._write("".join(self._lines).encode())
-            self._lines.clear()
-
-    def request(
-        self,
-        request: Request,
-        answer: Answer,
-        *,
-        model: str,
-        replica: str,
-        key: str,
-        seconds: float,
-        first_s: float,
-        waited_s: float,
-        end: str,
-        why: str,
-    ) -> None:
-        """Without the query: some clients put keys there."""
-        level = "warning" if end == "broken" or answer.status >= SERVER_ERROR else "info   "
-        derived = request.derived
-        words = derived.words if derived is not None else ""
-        if not words:
-            words = f"method={request.method.decode()} path={_path(request.path)}"
-            if derived is not None:
-                derived.words = words
-        self._lines.append(
-            f"{self._timestamp()} {level} request  id={answer.request_id.decode()} {words} "
-            f"status={answer.status} model={model or '-'} replica={replica or '-'} key={key or '-'} "
-            f"bytes={answer.sent} ms={seconds * 1000:.1f} first_ms={first_s * 1000:.1f} "
-            f"waited_ms={f'{waited_s * 1000:.0f}' if waited_s else '0'} end={end}"
-            f"{f' why={_plain(why)}' if why else ''}\n"
-        )
-        if len(self._lines) >= LINES_MAX:
-            self.flush()
-
-
-def _path(path: bytes) -> str:
-    return _plain(path[:200].decode(errors="replace"))
-
-
-def _plain(text: str) -> str:
-    """As it is, or quoted where it would not be one word."""
-    return text if WORD.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 class Histogram:
@@ -139,6 +63,12 @@ class ModelMeter:
         self.wakeups = 0
         self.prompt = 0
         self.completion = 0
+
+    def said(self, tail: bytes) -> None:
+        """`tail`: the last bytes of a good answer."""
+        prompt, completion = tokens(tail)
+        self.prompt += prompt
+        self.completion += completion
 
 
 class Meter:
@@ -179,14 +109,6 @@ class Meter:
                 begun.counts[bisect_left(BUCKETS, first)] += 1
                 begun.sum += first
         return of
-
-    def said(self, model: str, tail: bytes) -> None:
-        """`tail`: the last bytes of a good answer."""
-        prompt, completion = tokens(tail)
-        if prompt or completion:
-            of = self.models.get(model) or self.model(model)
-            of.prompt += prompt
-            of.completion += completion
 
     def exposition(self, fleet: Fleet, connections: int) -> bytes:
         """Prometheus' text format 0.0.4."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ EVENTS = b"text/event-stream"
 OPENAI, ANTHROPIC, RESPONSES = "openai", "anthropic", "responses"
 
 
-class Api(NamedTuple):
+class Api(msgspec.Struct, frozen=True):
     """`streams`: an answer may be a stream of events, so that a waiting client can be told so.
 
     `form`: the body is a multipart form; `raw`: an engine's own API; `socket`: a WebSocket is what it answers;

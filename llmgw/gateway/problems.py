@@ -5,7 +5,9 @@ Answers for: the status, the closed code, the sentence and what to try. It may n
 
 from __future__ import annotations
 
+from llmgw.core import helps
 from llmgw.gateway.balance import FAILED, LOADED, Target
+from llmgw.gateway.elsewhere import ELSEWHERE
 from llmgw.gateway.openai import ProblemError
 from llmgw.gateway.queue import share
 
@@ -55,15 +57,25 @@ def failed(target: Target) -> ProblemError:
             503,
             "model_no_room",
             f"there is no room for model {target.name!r}: {target.route.no_room}",
-            "no engine that may be stopped would make room: `llmgw status` shows what holds it",
+            helps.ready(target.name, "no_room", target.route.no_room)
+            or "no engine that may be stopped would make room",
             retry_after_s=NO_ROOM_RETRY_S,
             detail={"stage": "waiting"},
+        )
+    if target.route.status == ELSEWHERE:
+        return ProblemError(
+            503,
+            "engine_elsewhere",
+            f"model {target.name!r} cannot be reached from this gateway: {target.route.why}",
+            "ask the gateway there; `llmgw stop` of it lets the next one listen on its box's address",
+            retry_after_s=NO_ROOM_RETRY_S,
+            detail={"stage": ELSEWHERE},
         )
     return ProblemError(
         503,
         "model_failed",
         f"model {target.name!r} failed: {target.route.why or 'control does not say why'}",
-        f"`llmgw status` says more; `llmgw clear {target.name}` lets it try again",
+        helps.ready(target.name, "failed", target.route.why),
         detail={"stage": FAILED},
     )
 
@@ -90,6 +102,9 @@ def waited_too_long(target: Target, stage: str, waited_s: float, now: float) -> 
         "waited_s": int(waited_s),
     }
     hint = "ask again, it goes on; wait_timeout in the catalog is the limit"
+    if not target.ready and route.status != "loading":
+        state = "waiting" if route.status == "unloaded" else route.status
+        hint = helps.ready(target.name, state, route.why)
     retry = int(min(max(eta or 0, 5), 60))
     return ProblemError(503, "model_not_ready", message, hint, retry_after_s=retry, detail=detail)
 

@@ -14,16 +14,18 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from math import inf
 from typing import Any, NoReturn
 
 import structlog
 
 from llmgw import __version__, errors
+from llmgw import loopback as loopbacks
 from llmgw.errors import LlmgwError, UsageError
+from llmgw.gateway.books import Access
 from llmgw.gateway.door import Door
 from llmgw.gateway.feed import Feed
 from llmgw.gateway.memory import settle
-from llmgw.gateway.meter import Access
 from llmgw.gateway.place import Place, occupied, spelled
 from llmgw.gateway.proxy import serve_on
 from llmgw.gateway.settings import GatewaySettings, is_loopback
@@ -102,6 +104,7 @@ class Process:
             access=Access(_write, time.time) if settings.access_log else None,  # noqa: TID251 - for people
             open_without_keys=loopback or settings.insecure,
             body_limit=settings.body_bytes,
+            here=loopbacks.here(),
         )
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(partial(_log_bug, self._log))
@@ -235,9 +238,13 @@ async def known(feed: Feed) -> None:
 
 
 async def _finish(gateway: Gateway, stop: Stop, limit_s: float, log: Any) -> None:
-    """Until nothing is in flight, `limit_s` is over, or somebody asks again."""
-    deadline = gateway.clock() + limit_s
-    log.info("stopping", in_flight=gateway.in_flight(), limit_s=limit_s)
+    """Until nothing is in flight, `limit_s` is over, or somebody asks again.
+
+    In whose place another one serves has all the time that its clients take: a WebSocket may last for hours.
+    """
+    deadline = inf if gateway.handed_over else gateway.clock() + limit_s
+    limit = None if gateway.handed_over else limit_s
+    log.info("stopping", in_flight=gateway.in_flight(), limit_s=limit)
     while _left(gateway) and gateway.clock() < deadline and not stop.again.is_set():
         try:
             async with asyncio.timeout(SWEEP_S / 10):

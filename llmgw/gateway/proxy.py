@@ -74,11 +74,15 @@ class Downstream(asyncio.Protocol):
         self._gateway.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._read_at = self._gateway.now
+        self._read_at = now = self._gateway.now
         if self._exchange is not None:
             self._stash += data
             if len(self._stash) > STASH_BYTES:
                 self._transport.pause_reading()
+        elif (request := self._reader.alone(data)) is not None:
+            self._began = now
+            exchange = self._exchange = Exchange(self._gateway, self, request)
+            exchange.begin()
         elif not self._lingering:
             self._feed(data)
             if not self._advancing:

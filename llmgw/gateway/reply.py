@@ -6,10 +6,12 @@ still be ended properly. It may not know sockets, models or the clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import httptools
+import msgspec
 
 from llmgw.gateway import memo
 from llmgw.gateway.http1 import HEAD_BYTES, HEAD_END, LAST_CHUNK, status_line
@@ -46,44 +48,44 @@ class Seen:
         self.lines = b""
 
 
-class ReplyReader:
+class ReplyReader(msgspec.Struct, eq=False):
     """`feed` gives the bytes of the body to pass on, chunk framing included.
 
     `plain` leaves the framing out: for HTTP/1.0 clients, and for streams whose framing is ours.
     """
 
-    status = 0
-    content_type = b""
-    encoded = False
+    _seen: Seen = msgspec.field(default_factory=Seen)
+    plain: bool = False
+    status: int = 0
+    content_type: bytes = b""
+    encoded: bool = False
     length: int | None = None
-    chunked = False
-    any = False  # something arrived
-    answered = False  # the head is whole
-    done = False
-    reusable = False
+    chunked: bool = False
+    any: bool = False  # something arrived
+    answered: bool = False  # the head is whole
+    done: bool = False
+    reusable: bool = False
     #: False where line ends may follow the last chunk: they would stand before the client's next answer.
-    tidy = True
+    tidy: bool = True
     #: whether a good answer shows that the engine is well; who asks it for `/health` has asked for nothing else (F64)
-    counts = True
+    counts: bool = True
     #: the client offered to go on as a WebSocket; the engine took the offer
-    may_switch = switched = False
-    _head_only = False
+    may_switch: bool = False
+    switched: bool = False
+    _head_only: bool = False
     #: status line and headers that go on, once the head is whole
-    lines = b""
-    _excess = False
-    _left = 0
-    _buffer = b""
+    lines: bytes = b""
+    _excess: bool = False
+    _left: int = 0
+    _buffer: bytes = b""
     #: False: only counts, behind a head that was known
-    parses = False
-    _parser: Any
-    _candidate = b""
-    _count = 0
-
-    def __init__(self, seen: Seen | None = None, *, plain: bool = False) -> None:
-        self.plain = plain
-        self._seen = seen or Seen()
-        self._pieces: list[bytes]
-        self._headers: list[bytes]  # parts of lines, to be joined
+    parses: bool = False
+    _parser: Any = None
+    _candidate: bytes = b""
+    _count: int = 0
+    _pieces: Any = None
+    _headers: Any = None  # parts of lines, to be joined
+    on_body: Callable[[bytes], None] | None = None  # for the parser
 
     def answers_head(self) -> None:
         """What is known of heads holds where a body follows."""

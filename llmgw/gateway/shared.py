@@ -23,8 +23,8 @@ class SharedEndpoint(Endpoint):
 
     def __init__(self, route: RouteReplica, common: Common) -> None:
         super().__init__(route)
-        # By its address: there are only so many of those, and a row is never given back.
-        self.row = common.row("replica", route.endpoint)
+        # As `Fleet` tells them apart: another engine at the same address begins at nothing.
+        self.row = common.row("replica", route.replica, route.incarnation, route.endpoint)
 
     @override
     def left(self, now: float) -> bool:
@@ -74,11 +74,16 @@ class SharedTarget(Target):
         if self._row.others(now) and not self._turn_is_ours:
             return None  # whoever waits elsewhere was here before
         limit = self.route.max_in_flight
-        rows = [(e, e.row) for e in self.endpoints if isinstance(e, SharedEndpoint)]
-        full = tuple(e for e, row in rows if e.in_flight + row.others(now) >= limit)
-        found = super().choose(now, tried + full, prefix)
-        if isinstance(found, SharedEndpoint):
-            found.row.put(found.in_flight + 1)  # whoever asks for a choice takes it
+        shared = [e for e in self.endpoints if isinstance(e, SharedEndpoint)]
+        full = tuple(e for e in shared if e.in_flight + e.row.others(now) >= limit)
+        while isinstance(found := super().choose(now, tried + full, prefix), SharedEndpoint):
+            # Said before it is looked at again: of two workers that come at the same moment one at least sees the
+            # other. Without it both took the last place.
+            found.row.put(found.in_flight + 1)
+            if found.in_flight + found.row.others(now) < limit:
+                break  # whoever asks for a choice takes it
+            found.row.put(found.in_flight)
+            full = (*full, found)
         return found
 
     def look(self, now: float) -> None:

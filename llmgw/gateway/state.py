@@ -15,12 +15,13 @@ from typing import Any, Protocol
 from llmgw.core.types.routes import Demand, RouteTable
 from llmgw.gateway import books, openai
 from llmgw.gateway.balance import Fleet, Target, merged
-from llmgw.gateway.books import Ended
+from llmgw.gateway.books import Access, Ended
 from llmgw.gateway.common import Common, alone
+from llmgw.gateway.elsewhere import reachable
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import BODY_BYTES, Budget
 from llmgw.gateway.keys import Keys
-from llmgw.gateway.meter import Access, Meter
+from llmgw.gateway.meter import Meter
 from llmgw.gateway.openai import Names
 from llmgw.gateway.shared import SharedTarget, share
 
@@ -45,12 +46,15 @@ class Gateway:
         access: Access | None,
         open_without_keys: bool,
         body_limit: int = BODY_BYTES,
+        here: str = "",
     ) -> None:
+        """`here`: whose loopback ours is, "" where that is not known."""
         self.id = str(uuid.uuid4())
         self.clock = clock
         self.now = clock()  # once a second: enough for time-outs
         self.access = access
         self.body_limit = body_limit
+        self.here = here
         self.budget = Budget()
         self.meter = Meter()
         self.fleet = Fleet()
@@ -92,8 +96,8 @@ class Gateway:
 
     def apply(self, table: RouteTable) -> None:
         """Uses `table` from now on, folded into the present one where it is partial."""
-        old = self.fleet.table
-        table = merged(old, table) if old is not None else table
+        old, table = self.fleet.table, reachable(table, self.here)
+        table = merged(old or RouteTable(), table)
         gone = self.fleet.apply(table, self.clock())
         self.names = Names(table)
         keys = Keys(table.keys, open_without=self.open_without_keys, common=self.common)

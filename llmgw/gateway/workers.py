@@ -13,6 +13,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import msgspec
@@ -147,7 +148,8 @@ class Parent:
 
     async def _finish(self, keepers: list[asyncio.Task[None]]) -> None:
         """Whatever is left after the limit, or after a second request to end, goes with our task group."""
-        deadline = asyncio.get_running_loop().time() + self._settings.drain_timeout_s + GRACE_S
+        limit_s = self._settings.drain_timeout_s if self._last_word is STOP else inf
+        deadline = asyncio.get_running_loop().time() + limit_s + GRACE_S
         told = False
         while not all(keeper.done() for keeper in keepers):
             await asyncio.wait(keepers, timeout=SWEEP_S / 10)

@@ -55,4 +55,5 @@ class Look(NamedTuple):
 
 
 def style(cell: str) -> str:
-    return "" if cell == "-" else STYLES.get(cell.strip().split(" ", 1)[0], "")
+    word = cell.strip()
+    return "" if word == "-" else STYLES.get(word.split(" ", 1)[0], "")

@@ -17,7 +17,8 @@ from llmgw.render.page import Table, age, size
 Json = dict[str, Any]
 MODEL_HEAD = ["MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE"]
 PLACE_HEAD = ["NODE", "PROFILE", "TAKES", "WHY"]
-MODEL_WIDE = ["PROFILE", "PID", "ENDPOINT", "NOTE"]
+#: Of memory the most that it was seen to hold: on the GPU where that is most, and of the host's.
+MODEL_WIDE = ["PROFILE", "GPU PEAK", "HOST PEAK", "PID", "ENDPOINT", "NOTE"]
 #: Of a load; less of it says nothing of how fast it is.
 LEAST_DONE = 0.05
 #: A model in one of these states is as its catalog wants it.
@@ -123,7 +124,7 @@ def _pending(stop: Json) -> str:
     """What holds it back stands above, once for all of them."""
     why = str(stop.get("why") or "")
     drains = why.startswith("draining: ")
-    at = f", {'at the latest ' if drains else ''}at {_clock(stop['at'])}" if stop["at"] else ""
+    at = f", {'at the latest ' if drains else ''}at {clock(stop['at'])}" if stop["at"] else ""
     held = ", held back" if stop.get("withheld") else ""
     return f"stop pending: {stop['shard']}, {stop['reason']}{at}{held}{': ' if why else ''}{why}"
 
@@ -156,7 +157,7 @@ def _complaints(status: Json) -> Iterator[str]:
         yield f"warning: the catalog on disk is not used: {first}{rest}"
     for node in status["nodes"]:
         if node["state"] not in {"ready", "draining", "drained"}:
-            since = f" since {_clock(node['since'])}" if node.get("since") else ""
+            since = f" since {clock(node['since'])}" if node.get("since") else ""
             yield f"warning: node {node['node']} is {node['state']}{since}"
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
@@ -205,6 +206,8 @@ def _replica(
         if wide:
             row += [
                 replica["profile"],
+                size(shard.get("gpu_peak")),
+                size(shard.get("host_peak")),
                 str(shard.get("pid") or "-"),
                 (replica.get("endpoint") or "-") if lead else "-",
                 _note(replica, shard),
@@ -249,7 +252,7 @@ def _idle(replica: Json, model: Json | None, now_s: float) -> str:
         return "busy"
     until = model.get("idle_until")
     at = _epoch(until)
-    return f"{_clock(until)} in {age(at - now_s)}" if at is not None else "never"
+    return f"{clock(until)} in {age(at - now_s)}" if at is not None else "never"
 
 
 def _asleep(shard: Json) -> str:
@@ -287,7 +290,7 @@ def _model(model: Json, *, wide: bool) -> list[str]:
     """A model that runs nowhere."""
     waiting = f"{model['waiting']}w" if model["waiting"] else "-"
     row = [model["name"], "-", "-", "-", model["state"], waiting, "-", "-", "-"]
-    return [*row, "-", "-", "-", model.get("why") or "-"] if wide else row
+    return [*row, *["-"] * (len(MODEL_WIDE) - 1), model.get("why") or "-"] if wide else row
 
 
 def _epoch(text: str | None) -> float | None:
@@ -300,7 +303,7 @@ def _epoch(text: str | None) -> float | None:
         return None
 
 
-def _clock(text: str | None) -> str:
+def clock(text: str | None, form: str = "%H:%M:%S") -> str:
     """The time of day in this box's zone, as people compare it with their watch."""
     seconds = _epoch(text)
-    return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds is not None else "-"
+    return time.strftime(form, time.localtime(seconds)) if seconds is not None else "-"

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from llmgw.core.place.explain import explain, impossible
-from llmgw.core.types.state import State
+from llmgw.core.place.explain import emptied, explain, impossible
+from llmgw.core.types.messages import NodeReport
+from llmgw.core.types.state import Node, State
 
 #: So many models are named; a fleet without its cards would else say it of each.
 NAMED = 10
@@ -24,7 +25,41 @@ def with_places(document: dict[str, Any], state: State, name: str) -> dict[str, 
     return document | {"models": models}
 
 
-def warnings(state: State) -> Iterator[str]:
+class Nowhere:
+    """What fits nowhere, even with nothing else running: found once, and anew when the catalog or a node changes.
+
+    Each look at the status asks, and it is a question to all models; what comes and goes on the nodes changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] = ()
+        self._nodes: dict[str, tuple[NodeReport, NodeReport]] = {}
+        self._said: tuple[str, ...] = ()
+
+    def said(self, state: State) -> tuple[str, ...]:
+        of = (state.catalog, state.learned, state.settling)
+        alike = [self._alike(name, node) for name, node in state.nodes.items()]
+        if not (self._of == of and all(alike) and len(alike) == len(self._nodes)):
+            self._of = of
+            self._nodes = {
+                name: (node.report, emptied(node).report) for name, node in state.nodes.items()
+            }
+            self._said = tuple(_warnings(state))
+        return self._said
+
+    def _alike(self, name: str, node: Node) -> bool:
+        """Whether it is still of the same make; nearly always it is the very same node."""
+        known = self._nodes.get(name)
+        if known is None:
+            return False
+        before, empty = known
+        if node.report is before:
+            return True
+        self._nodes[name] = (node.report, empty)
+        return emptied(node).report == empty
+
+
+def _warnings(state: State) -> Iterator[str]:
     found = list(impossible(state))
     for model, why in found[:NAMED]:
         yield f"{model} fits nowhere, not even with nothing else running: {why}"

@@ -300,6 +300,6 @@ def _row(
         "gpus": list(gpus),
         "why": action.why,
         "due_s": 0.0,
-        "disturbs": False,
+        "disturbs": isinstance(action, Wait) and bool(action.rolls),
         "withheld": None if isinstance(action, Wait) else action.withheld or None,
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from llmgw.core import cordon, idle, lost
+from llmgw.core import cordon, drain, idle, lost
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.asleep import asleep
 from llmgw.core.capacity import GpuHeld, Held, gib, holdings
@@ -263,6 +263,8 @@ def _shard(shard: Shard) -> Json:
         "attempt": report.attempt,
         "progress": report.progress,
         "compute": None if report.compute is None else to_builtins(report.compute),
+        "gpu_peak": report.gpu_peak_bytes,
+        "host_peak": report.host_peak_bytes,
         "error": report.error,
         "asleep": None if report.asleep is None else to_builtins(report.asleep),
     }
@@ -286,11 +288,15 @@ def _stops_pending(seen: Seen, shards: dict[str, list[Shard]]) -> Iterator[Json]
         reason = "drift" if isinstance(action, RollReplica) else action.reason
         for shard in action.shards:
             yield _stop(shard, reason, action.why, at, action.withheld)
-    for incarnation, drain in sorted(seen.state.draining.items()):
+    of = {r.incarnation: r for r in seen.found.replicas}
+    for incarnation, begun in sorted(seen.state.draining.items()):
+        r = of.get(incarnation)
+        waits = "" if r is None else drain.waits(seen.state, r, begun, seen.now)
+        waits = f"; {waits}" if waits else ""
         for shard in shards.get(incarnation, ()):
             if shard.holds:
-                at = seen.iso(drain.since_s + _drain_timeout_s(seen.state, shard))
-                yield _stop(shard, drain.reason, f"draining: {drain.why}", at)
+                at = seen.iso(begun.since_s + _drain_timeout_s(seen.state, shard))
+                yield _stop(shard, begun.reason, f"draining: {begun.why}{waits}", at)
 
 
 def _stop(shard: Shard, reason: str, why: str, at: str | None, withheld: str = "") -> Json:

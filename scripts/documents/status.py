@@ -132,6 +132,8 @@ class Shard(Part, frozen=True, kw_only=True):
     attempt: int | None = None
     progress: float | None
     compute: Compute | None
+    gpu_peak: Annotated[Bytes | None, _says("The most seen on one GPU.")] = None
+    host_peak: Annotated[Bytes | None, _says("The most seen of the host's memory.")] = None
     error: str | None
     asleep: Asleep | None = None
 

@@ -40,6 +40,8 @@ class FakeControl:
         self.acked = 0
         self.session = ""
         self.unauthorised = 0
+        #: the nodes that said who they are before they were let in
+        self.nodes: set[str] = set()
         self.changed = threading.Condition()
         self.server = _Server(("127.0.0.1", port), _Handler)
         self.server.control = self
@@ -190,6 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         if control.token and self.headers.get("Authorization") != f"Bearer {control.token}":
             with control.changed:
                 control.unauthorised += 1
+                control.nodes.add(self.headers.get("X-LLMGW-Node", ""))
                 control.changed.notify_all()
             self._answer(401, {"error": {"message": "wrong token", "code": "unauthorised"}})
             return True

@@ -53,6 +53,7 @@ def machine(
         "time_s": lambda: NOON_S,
         "ask": lambda _url, path: Answer(200 if path == "/healthz" else 410, DATE),
         "engines": dict,
+        "others": dict,
         "tell": lambda _argv: "",
         "user": 0,
         "root": tmp_path / "root",

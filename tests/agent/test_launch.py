@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
+from llmgw.agent import weights
 from llmgw.agent.launch import LaunchError, inherited, markers, prepare
 from llmgw.agent.logs import Logs
 from llmgw.agent.markers import written
@@ -134,8 +135,43 @@ def test_the_artefact_of_a_secret_path_is_as_it_was_written(tmp_path: Path) -> N
     fill = Filler(filler(of).values, {"MODELS": str(tmp_path)})
     assert prepare(of, FACTS, fill).artefact == "${env.MODELS}/m.gguf"
     missing = record(weights="${env.MODELS}/n.gguf")
-    with pytest.raises(LaunchError, match=r"model file \$\{env.MODELS\}/n.gguf not found on box1"):
+    with pytest.raises(
+        LaunchError, match=r"model file \$\{env.MODELS\}/n.gguf does not exist on box1;"
+    ):
         prepare(missing, FACTS, fill)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({"weights": "/no/m.gguf", "command": ("sh", "${weights}")}, "/no/m.gguf"),
+        ({"weights": "~/m.gguf"}, "~/m.gguf"),
+        ({"command": ("x/llama-server", "-m", "/no/m.gguf")}, "/no/m.gguf"),
+        ({"command": ("llama-server", "-m", "${weights}.gguf"), "weights": "/"}, "/.gguf"),
+        ({"command": ("llama-server", "-m", "/etc/passwd/m.gguf")}, "/etc/passwd/m.gguf"),
+        ({"command": ("llama-server", "-m", "${env.MODELS}/m.gguf")}, "${env.MODELS}/m.gguf"),
+        ({"command": ("llama-server", "-m", "${env.NOT_SET}/m.gguf")}, ""),
+        ({"command": ("llama-server", "-m", "/etc/passwd")}, ""),
+        ({"command": ("llama-server", "-m", "m.gguf")}, ""),
+        ({"command": ("vllm", "serve", "org/name"), "weights": "org/name"}, ""),
+        ({"command": ("sh", "-m", "/no/m.gguf")}, ""),
+        ({"command": ("llama-server", "-m", "/no/m.gguf"), "image": "i", "launcher": "podman"}, ""),
+    ],
+)
+def test_which_file_is_not_there(changes: dict[str, Any], lacks: str) -> None:
+    """In a container a path of the command is the image's own."""
+    of = record(**{"weights": "", **changes})
+    fill = Filler(filler(of).values, {"MODELS": "/no"})
+    assert weights.missing(of.start, fill) == lacks
+
+
+def test_a_file_that_may_not_be_looked_at_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    of = record(weights="/m/a.gguf")
+    monkeypatch.setattr(Path, "stat", denied)
+    assert weights.missing(of.start, filler(of)) == ""
 
 
 def test_beyond_loopback_an_engine_wants_a_key() -> None:

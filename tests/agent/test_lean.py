@@ -7,8 +7,8 @@ import sys
 
 from tests.agent.rig import ROOT
 
-START = "import sys; from llmgw import lean; lean.load(); import llmgw.agent.run; "
-SHOWN = "rich", "click", "pygments"
+START = "import sys; from llmgw import lean; lean.load('structlog'); import llmgw.agent.run; "
+SHOWN = "rich", "click", "pygments", "httpx"
 LATE = "starlette", "uvicorn"
 
 

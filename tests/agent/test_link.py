@@ -25,6 +25,19 @@ def test_a_wrong_token_is_said_once_and_retried(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_a_token_that_comes_later_needs_no_restart(tmp_path: Path) -> None:
+    """`llmgw up` lays one there, and so may a person; control knows whom it refuses meanwhile."""
+    rig = Rig(tmp_path, control_token="right")
+    try:
+        rig.start_agent()
+        rig.control.wait(lambda: rig.control.unauthorised >= 2, "two tries")
+        (rig.state_dir / "node-token").write_text("right\n")
+        rig.registered()
+        assert rig.control.nodes == {"box1"}
+    finally:
+        rig.close()
+
+
 def test_a_refusal_is_said_once_though_its_numbers_go_on(rig: Rig) -> None:
     """A taken name was a line a try: `heard 2 s ago`, `heard 3 s ago`."""
     tries = 0

@@ -68,10 +68,6 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"command": ("no-such-engine",)}, "engine binary no-such-engine is not on the PATH of box1"),
     ({"command": ("/etc/passwd",)}, "engine binary /etc/passwd is not executable on box1"),
     ({"command": ("/tmp",)}, "engine binary /tmp is a directory on box1"),
-    (
-        {"weights": "/no/such/model.gguf"},
-        "model file /no/such/model.gguf not found on box1 - set weights of profile main",
-    ),
     ({"command": ("sh", "${what}")}, "unknown placeholder ${what}"),
     ({"env": {"A": "${env.NOT_SET}"}}, "NOT_SET is not set in the agent's environment"),
     ({"env": {"A": "${file./no/such}"}}, "/no/such cannot be read: No such file or directory"),

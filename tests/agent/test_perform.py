@@ -76,6 +76,8 @@ class Bench:
                     tasks=tasks,
                 )
                 answer = act(hands)
+                if asyncio.iscoroutine(answer):
+                    answer = await answer
                 async with asyncio.timeout(30):
                     while posts and not any(isinstance(e, posts) for e in self.events):
                         self.posted.clear()
@@ -128,6 +130,10 @@ def running(pid: int, ticks: int, **changes: Any) -> Record:
     )
 
 
+def ordered(*command: str) -> Record:
+    return Record(start=replace(START, command=command, port=free_port()), intent=True)
+
+
 def hide(monkeypatch: pytest.MonkeyPatch, pid: int, error: OSError) -> None:
     """Whoever looks at this process gets this error."""
     read = process.read_stat
@@ -138,6 +144,111 @@ def hide(monkeypatch: pytest.MonkeyPatch, pid: int, error: OSError) -> None:
         return read(asked)
 
     monkeypatch.setattr(process, "read_stat", looked)
+
+
+# ---------------------------------------------------------------- one look at all processes
+
+
+def test_a_child_is_signalled_before_anybody_else_is_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9: the look takes milliseconds, in which it may end. Once it is, and no other of its tree is left out."""
+    sent: list[tuple[int, int]] = []
+    order: list[str] = []
+
+    def send(pid: int, ticks: int, _signum: int) -> bool:
+        order.append("signal")
+        sent.append((pid, ticks))
+        return True
+
+    def look() -> process.Stats:
+        order.append("look")
+        return stats()
+
+    def act(hands: Performer) -> Record:
+        code = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+        spawned = hands.spawn(ordered(sys.executable, "-c", code))
+        assert isinstance(spawned, Spawned)
+        record = running(spawned.pid, spawned.start_ticks)
+        until(lambda: len(hands.pids_of(record)) > 1, "its child")
+        monkeypatch.setattr(process, "send", send)
+        monkeypatch.setattr(reattach, "all_stats", look)
+        hands.signal(record, "TERM")
+        monkeypatch.undo()
+        hands.looks.over()
+        hands.signal(record, "KILL")
+        return record
+
+    stats = process.all_stats
+    record = bench.run(act, posts=Exited)
+    assert order == ["signal", "look", "signal"]
+    assert sent[0] == (record.pid, record.start_ticks)
+    assert len({pid for pid, _ in sent}) == len(sent)
+
+
+DETACHES = """
+import subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+print(subprocess.Popen(sleep, env={}, start_new_session=True).pid, file=open(sys.argv[1], "w"))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_worker_without_session_and_environment_does_not_outlive_a_leader_that_ends_at_once(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
+    """Nobody looked before: once its parent is dead nothing says whose it is, and it held its GPU for ever.
+
+    `told`: whether the kernel lists children; where it does not, the look comes before the signal.
+    """
+    if not told:
+        monkeypatch.setattr(process, "below", lambda _pid: None)
+    look = process.all_stats
+
+    def late() -> process.Stats:
+        if told:
+            time.sleep(0.05)  # its parent is gone by then
+        return look()
+
+    def act(hands: Performer) -> int:
+        file = tmp_path / "worker"
+        spawned = hands.spawn(ordered(sys.executable, "-c", DETACHES, str(file)))
+        assert isinstance(spawned, Spawned)
+        until(lambda: file.exists() and file.read_text().endswith("\n"), "its worker")
+        monkeypatch.setattr(reattach, "all_stats", late)
+        hands.signal(running(spawned.pid, spawned.start_ticks), "KILL")
+        return int(file.read_text())
+
+    worker = bench.run(act, posts=Exited)
+    until(lambda: (stat := process.read_stat(worker)) is None or not stat.live, "the worker's end")
+
+
+def test_one_turn_is_one_look_and_who_comes_in_it_is_looked_for(
+    bench: Bench, engine: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[process.Stats] = []
+    stats = process.all_stats
+
+    def look() -> process.Stats:
+        looked.append(stats())
+        return looked[-1]
+
+    monkeypatch.setattr(reattach, "all_stats", look)
+
+    async def act(hands: Performer) -> None:
+        assert hands.look(engine).alive == hands.look(engine).alive == (engine.pid,)
+        assert len(looked) == 1
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        hands.look(engine)
+        assert len(looked) == 2
+        spawned = hands.spawn(ordered("sleep", "60"))
+        assert isinstance(spawned, Spawned)
+        assert hands.look(running(spawned.pid, spawned.start_ticks)).alive == (spawned.pid,)
+        hands.signal(running(spawned.pid, spawned.start_ticks), "KILL")
+
+    bench.run(act)
 
 
 # ---------------------------------------------------------------- who may not be looked at

@@ -135,9 +135,20 @@ def test_the_kernel_and_its_tables_say_the_same(
             assert listening == [os.fstat(server.fileno()).st_ino]
 
 
+def test_one_question_tells_of_both_families() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("127.0.0.1", free_port())) as four:
+        port = port_of(four)
+        with socket.create_server(("::1", port), family=socket.AF_INET6) as six:
+            wanted = {(s.getsockname()[0], os.fstat(s.fileno()).st_ino) for s in (four, six)}
+            found = diag.sockets(port, diag.LISTENING)
+            assert {(f.address, f.inode) for f in found} == wanted
+
+
 def test_a_kernel_that_cannot_tell_is_told_apart_from_no_socket() -> None:
     with pytest.raises(OSError, match="sock_diag"):
-        list(diag._dump(FakeLine(-2), socket.AF_INET, 1, diag.ALL))  # type: ignore[arg-type]
+        list(diag._dump(FakeLine(-2), 1, diag.ALL))  # type: ignore[arg-type]
 
 
 class FakeLine:
@@ -199,3 +210,30 @@ def test_v6_is_read_too() -> None:
 def test_nobody_we_may_see() -> None:
     assert ports.holder(1) == "a process that this user may not see"
     assert list(ports.inodes(1 << 22)) == []
+
+
+def test_who_listens_on_the_nodes_address_is_asked_there() -> None:
+    with listening(host="0.0.0.0") as everywhere, listening(host="127.0.0.2") as there:
+        assert ports.place(port_of(everywhere), "127.0.0.3", "127.0.0.1") == "127.0.0.3"
+        assert ports.place(port_of(there), "127.0.0.2", "127.0.0.1") == "127.0.0.2"
+
+
+def test_who_listens_elsewhere_is_asked_where_it_listens() -> None:
+    """An address that its node had before, whatever is written of it; of several the one that it was asked at."""
+    with listening(host="127.0.0.2") as there:
+        port = port_of(there)
+        assert ports.place(port, "127.0.0.1", "127.0.0.2") == "127.0.0.2"
+        assert ports.place(port, "127.0.0.1", "127.0.0.1") == "127.0.0.2"
+        assert ports.place(port, "127.0.0.1", "") == "127.0.0.2"
+        with listening(port, host="127.0.0.4"):
+            assert ports.place(port, "127.0.0.1", "127.0.0.4") == "127.0.0.4"
+
+
+def test_where_nobody_listens_yet_it_is_the_address_it_was_started_with() -> None:
+    port = free_port()
+    assert ports.place(port, "127.0.0.1", "127.0.0.2") == "127.0.0.2"
+    assert ports.place(port, "127.0.0.1", "") == "127.0.0.1"
+    assert ports.place(0, "127.0.0.1", "") == "127.0.0.1"
+    with listening() as there:  # a name that nobody knows is no reason to ask elsewhere than before
+        for name in ("no-such-box.invalid", "x" * 300):
+            assert ports.place(port_of(there), name, "127.0.0.9") == "127.0.0.9"

@@ -45,6 +45,32 @@ def family() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     parent.stdout.close()
 
 
+def test_what_processes_hold_of_the_hosts_memory() -> None:
+    """Their own pages each, what they may share once; a number that is another's by now holds nothing."""
+    text = "import os; a = bytearray(100 << 20); os.fork(); print(1, flush=True); input()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    with parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        parent.stdout.readline()
+        both = {
+            s.pid: s.ticks for s in process.all_stats().values() if parent.pid in (s.pid, s.ppid)
+        }
+        assert len(both) == 2
+        alone = process.resident_bytes({parent.pid: both[parent.pid]})
+        assert alone is not None
+        assert 100 << 20 < alone < 130 << 20
+        together = process.resident_bytes(both)
+        assert together is not None
+        assert 100 << 20 < together - alone < 120 << 20
+        assert process.resident_bytes({pid: t + 1 for pid, t in both.items()}) is None
+        assert process.resident_bytes({}) is None
+        for pid in both:
+            os.kill(pid, signal.SIGKILL)
+
+
 def ticks(pid: int) -> int:
     stat = process.read_stat(pid)
     assert stat is not None

@@ -11,7 +11,7 @@ import pytest
 from llmgw import config, tls
 from llmgw.agent import reach
 from llmgw.agent.settings import AgentSettings
-from llmgw.cli import daemons
+from llmgw.cli import ask, daemons
 from llmgw.config import Join, Trust
 from llmgw.errors import UsageError
 
@@ -84,3 +84,25 @@ def test_the_address_by_which_control_is_reached() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(("127.0.0.9", 1))
         assert reach.towards("https://127.0.0.9:8801") == sock.getsockname()[0]
+
+
+def test_an_agent_that_nobody_told_of_a_control_looks_where_the_one_beside_it_was_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command line of the same box does, which otherwise would speak of another control than doctor."""
+    monkeypatch.setenv("LLMGW_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("LLMGW_CONTROL", raising=False)
+    folder, nothing = tmp_path / "agent", config.Given({}, {})
+    assert daemons.joined(nothing, folder)[0] == (config.CONTROL_URL,)
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "url").write_text(f"https://127.0.0.1:9901#{PIN}\n")
+    urls, found = daemons.joined(nothing, folder)
+    assert (urls, found.trust) == (("https://127.0.0.1:9901",), Trust((PIN,)))
+    assert [(p.url, p.trust) for p in ask.control(nothing)] == [(urls[0], found.trust)]
+    # What it has joined itself, and what it is told, come first.
+    folder.mkdir()
+    reach.remember(settings(folder, trust=Trust((PIN,))), [URL], "")
+    assert daemons.joined(nothing, folder)[0] == (URL,)
+    assert daemons.joined(config.Given({"control": ["http://c:1"]}, {}), folder)[0] == (
+        "http://c:1",
+    )

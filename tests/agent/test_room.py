@@ -66,6 +66,29 @@ def test_no_word_where_they_fit_or_nothing_is_known(
     assert room.too_big(replace(START, **{"weights": str(file), **changes}), there) == ""
 
 
+def test_a_real_agent_refuses_a_start_whose_model_file_is_absent(tmp_path: Path) -> None:
+    """Told by weights or by the command; once it is there the same start is made."""
+    rig, file = Rig(tmp_path), tmp_path / "m.gguf"
+    try:
+        rig.start_agent().registered()
+        rig.start(1, weights=str(file))
+        refusal = rig.control.refusal("no_weights")
+        assert refusal["why"].startswith(f"model file {file} does not exist on box1; put it there")
+        assert (refusal["shard"], refusal["resource"]) == ("alpha-1/0", "")
+        assert not rig.record_path(1).exists()
+        engine = tmp_path / "llama-server"
+        engine.write_text("#!/bin/sh\nexec sleep 60\n")
+        engine.chmod(0o755)
+        rig.start(2, command=(str(engine), "--model", str(file)))
+        of = {"alpha-1/0", "alpha-2/0"}
+        rig.control.wait(lambda: {r["shard"] for r in rig.control.refused} == of, "both refused")
+        file.touch()
+        rig.start(3, command=(str(engine), "--model", str(file)), weights=str(file))
+        rig.control.shard("alpha-3/0", "starting")
+    finally:
+        rig.close()
+
+
 def test_a_real_agent_refuses_what_its_host_has_no_memory_for(tmp_path: Path) -> None:
     """And starts the same engine with a figure that fits; weights that are too large are told in its log."""
     rig = Rig(tmp_path)

@@ -30,6 +30,14 @@ P = "models.q.profiles[main]"
             f"6:9: {P}: the command uses ${{weights}} and there are none - add weights: /path/to/the/model",
         ),
         (
+            "engine: llama.cpp\nweights: ${weights}",
+            f"7:18: {P}.weights: ${{weights}} inside weights - write the path",
+        ),
+        (
+            "engine: llama.cpp\nweights: {box2: '${prot}'}",
+            f"7:25: {P}.weights.box2: unknown placeholder ${{prot}} - did you mean ${{port}}?",
+        ),
+        (
             "engine: ollama\nenv: {M: '${weights}'}",
             (
                 f"6:9: {P}: the command uses ${{weights}} and there are none"
@@ -42,12 +50,12 @@ P = "models.q.profiles[main]"
         ),
         (
             "command: [x]\ngpus: 2\ngpus_exact: [box1:0]",
-            f"8:9: {P}: gpus_exact names 1 GPUs, and gpus is 2 - name as many GPUs as gpus says, or take gpus out",
+            f"8:9: {P}: gpus_exact names 1 GPU, and gpus is 2 - name as many GPUs as gpus says, or take gpus out",
         ),
         (
             "command: [x]\nnodes: 2\ngpus: 1\ngpus_exact: [box1:0]",
             (
-                f"9:9: {P}: gpus_exact names 1 GPUs, and gpus is 1 on each of 2 nodes"
+                f"9:9: {P}: gpus_exact names 1 GPU, and gpus is 1 on each of 2 nodes"
                 " - name as many GPUs as gpus says, or take gpus out"
             ),
         ),

@@ -31,7 +31,7 @@ def test_a_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert problems(tmp_path / "c.yaml") == (
-        "c.yaml: no such file or directory - check the path, or start from catalog.example.yaml",
+        "c.yaml: no such file or directory - check the path, or let `llmgw init` write a first one",
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from llmgw import catalog as catalogs
 from llmgw.catalog import first
 from llmgw.catalog.first import gguf, look
+from llmgw.errors import CatalogError
 
 GIB = 1 << 30
 
@@ -100,7 +101,7 @@ def test_parts_projectors_and_folders_of_the_hub(tmp_path: Path) -> None:
     hub.mkdir(parents=True)
     (hub / "config.json").write_text("{}")
     (hub / "model-00001-of-00001.safetensors").write_bytes(b"x" * 10)
-    found = {w.name: w for w in look.looked([tmp_path], environ_path="/nowhere").weights}
+    found = {w.name: w for w in look.looked([tmp_path], ()).weights}
     assert set(found) == {"big-Q4_K_M", "half", "see-Q8_0", "Qwen3-8B"}
     assert found["big-Q4_K_M"].size_bytes == 2 * GIB
     assert "half-00002-of-00002.gguf is missing" in found["half"].trouble
@@ -108,8 +109,17 @@ def test_parts_projectors_and_folders_of_the_hub(tmp_path: Path) -> None:
     assert found["Qwen3-8B"].header is None
 
 
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
 def catalog_of(folder: Path, gpus: tuple[int, ...] = ()) -> Any:
-    box = look.looked([folder], environ_path="/nowhere")
+    """Of a box with a llama-server."""
+    server = program(folder.with_name(f"{folder.name}-bin") / "llama-server")
+    box = look.looked([folder], [server.parent])
     return catalogs.load_sources({"c.yaml": first.written(box, gpus)})
 
 
@@ -133,7 +143,17 @@ def test_names_tell_two_quantisations_apart(tmp_path: Path) -> None:
     weights(tmp_path, "a/Qwen3-8B-Q4_K_M.gguf")
     weights(tmp_path, "b/Qwen3-8B-Q8_0.gguf")
     weights(tmp_path, "c/Qwen3-8B-Q8_0.gguf")
-    assert set(catalog_of(tmp_path).models) == {"qwen3-8b", "qwen3-8b-q8_0", "qwen3-8b-q8_0-2"}
+    models = catalog_of(tmp_path).models
+    assert set(models) == {"qwen3-8b", "qwen3-8b-q8_0", "qwen3-8b-q8_0-2"}
+    assert [m.name for m in models.values() if m.aliases == ("default",)] == ["qwen3-8b"]
+
+
+def test_the_first_that_chats_is_the_default_one_unless_one_is_called_so(tmp_path: Path) -> None:
+    weights(tmp_path, "a.gguf", {"general.architecture": "bert"})
+    weights(tmp_path, "b.gguf")
+    assert catalog_of(tmp_path).resolve("default").name == "b"
+    weights(tmp_path, "default.gguf")
+    assert catalog_of(tmp_path).resolve("default").name == "default"
 
 
 @pytest.mark.parametrize(
@@ -146,12 +166,87 @@ def test_whatever_a_file_is_called_it_is_a_catalog(tmp_path: Path, name: str) ->
     assert model.profiles[0].weights["default"].replace("$$", "$") == str(path)
 
 
-def test_with_nothing_there_it_says_what_to_do(tmp_path: Path) -> None:
+def to_fill_in(text: str) -> list[str]:
+    """What `catalog check` says of it, which has to be on the lines that say so themselves."""
+    with pytest.raises(CatalogError) as e:
+        catalogs.load_sources({"c.yaml": text})
+    marked = [n for n, line in enumerate(text.splitlines(), 1) if "FILL IN" in line]
+    said = [int(p.split(":")[1]) for p in e.value.problems]
+    assert all(any(n - 3 <= m <= n for m in marked) for n in said), (said, marked)
+    return [p.partition(": ")[2] for p in e.value.problems]
+
+
+@pytest.mark.parametrize("gpus", [(), (24 * GIB,)])
+def test_with_nothing_there_it_is_an_example_with_places_to_fill(
+    tmp_path: Path, gpus: tuple[int, ...]
+) -> None:
     (tmp_path / "broken.gguf").write_text("GGUX")
-    written = first.written(look.looked([tmp_path], environ_path="/nowhere"), ())
+    written = first.written(look.looked([tmp_path], ()), gpus)
     assert "llmgw init --models DIR" in written
     assert "# left out: " in written
-    assert catalogs.load_sources({"c.yaml": written}).models == {}
+    hint = "was to be filled in - write your own path or value in its place"
+    assert to_fill_in(written) == [
+        f'engines.llama.cpp.command[0]: "/path/to/llama-server" {hint}',
+        f'models.my-model.profiles[main].weights: "/path/to/model.gguf" {hint}',
+    ]
+    filled = written.replace("/path/to/", "/srv/")
+    (profile,) = catalogs.load_sources({"c.yaml": filled}).models["my-model"].profiles
+    assert profile.command[:3] == ("/srv/llama-server", "--model", "${weights}")
+    assert profile.gpus == len(gpus)
+
+
+def test_without_an_engine_its_place_is_left_to_fill(tmp_path: Path) -> None:
+    weights(tmp_path, "m.gguf")
+    assert len(to_fill_in(first.written(look.looked([tmp_path], ()), ()))) == 1
+
+
+def test_programs_by_other_names_and_in_other_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PATH first, in a folder the plain name; then where builds and packages of this Python have them."""
+    bins = {name: tmp_path / name for name in ("path", "build", "python", "package/bin")}
+    monkeypatch.setenv("PATH", str(bins["path"]))
+    monkeypatch.setattr(look, "PLACES", (str(bins["build"]),))
+    own = {"scripts": str(bins["python"]), "purelib": str(tmp_path)}
+    monkeypatch.setattr("sysconfig.get_path", own.get)
+
+    def found() -> str:
+        return look.looked([tmp_path]).programs.get("llama.cpp", "").removeprefix(f"{tmp_path}/")
+
+    assert found() == ""
+    for name in (
+        "package/bin/llama-server",
+        "python/llama-server-vulkan",
+        "build/llama-server-cuda",
+        "build/llama-server",
+        "path/llama-server-rocm",
+    ):
+        program(tmp_path / name)
+        assert found() == name
+    program(tmp_path / "path/vllm")
+    program(tmp_path / "path/ollama")
+    weights(tmp_path, "package/small.gguf")
+    monkeypatch.setattr(look, "FOLDERS", ())
+    box = look.looked()
+    assert [w.name for w in box.weights] == ["small"], "a package may carry weights too"
+    written = first.written(box, ())
+    assert f"# ollama is here ({tmp_path}/path/ollama)" in written
+    (profile,) = catalogs.load_sources({"c.yaml": written}).models["small"].profiles
+    assert profile.command[0] == f"{tmp_path}/path/llama-server-rocm"
+    assert (profile.health, profile.compute, profile.upstream_key) == ("/health", "llama.cpp", True)
+    assert profile.env["LLAMA_API_KEY"] == "${api_key}", "the rest of it is built in"
+
+
+def test_vllm_too_is_named_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+    program(tmp_path / "bin/vllm")
+    loaded = catalogs.load_sources(
+        {"c.yaml": first.written(look.looked([tmp_path], [tmp_path / "bin"]), (GIB,))}
+    )
+    ((profile,),) = (m.profiles for m in loaded.models.values())
+    assert profile.command[:3] == (f"{tmp_path}/bin/vllm", "serve", "${weights}")
+    assert "--served-model-name" in profile.command
 
 
 def test_only_what_needs_an_engine_that_is_not_here(tmp_path: Path) -> None:
@@ -165,11 +260,11 @@ def test_only_what_needs_an_engine_that_is_not_here(tmp_path: Path) -> None:
 )
 def test_a_key_of_another_kind_is_the_files_trouble_and_no_end(tmp_path: Path, odd: Any) -> None:
     weights(tmp_path, "a.gguf", odd)
-    (found,) = look.looked([tmp_path], "").weights
+    (found,) = look.looked([tmp_path], ()).weights
     assert found.trouble.startswith("a key of another kind")
 
 
 def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.gguf")
-    (found,) = look.looked([tmp_path], "").weights
+    (found,) = look.looked([tmp_path], ()).weights
     assert found.trouble == "it is no plain file"

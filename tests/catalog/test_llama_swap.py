@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llmgw import catalog as catalogs
@@ -97,6 +99,91 @@ def test_a_container_listens_where_it_is_told(found: swap.Found) -> None:
     assert (profile["mounts"], profile["env"], profile["gpus"]) == (["/m:/models"], {"A": "1"}, 1)
 
 
+def profile_of(cmd: str, **more: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The model and its profile, as the catalog that is written of it has them."""
+    found = swap.converted({"models": {"m": {"cmd": cmd, **more}}}, {})
+    loaded = catalogs.load_sources({"c.yaml": text.written(found.catalog, "made")})
+    return catalogs.show(loaded)["models"][0], found.catalog["models"]["m"]["profiles"][0]
+
+
+NAMED = ["--served-model-name", "${model}", "--host", "${host}", "--port", "${port}"]
+LLAMA = [*NAMED[2:], "--alias", "${model}"]
+
+
+@pytest.mark.parametrize(
+    ("cmd", "engine", "weights", "command", "gpus"),
+    [
+        (
+            "vllm serve Q/Qwen3 --port ${port} --served-model-name a b --api-key sk-hunter4 -tp 2 -pp=2 --x y",
+            "vllm", "Q/Qwen3", ["vllm", "serve", "${weights}", *NAMED, "-tp", "2", "-pp=2", "--x", "y"], 4,
+        ),
+        (
+            "/v/bin/python -m vllm.entrypoints.openai.api_server --model /m --port ${port}",
+            "vllm", "/m",
+            ["/v/bin/python", "-m", "vllm.entrypoints.openai.api_server", "--model", "${weights}", *NAMED], 1,
+        ),
+        (
+            "uv run vllm serve /m --host=0.0.0.0 --device cpu",
+            "vllm", "/m", ["uv", "run", "vllm", "serve", "${weights}", *NAMED, "--device", "cpu"], 0,
+        ),
+        (
+            "python3 -m sglang.launch_server --model-path /m --port ${port} --tp 2 --dp 2",
+            "sglang", "/m", ["python3", "-m", "sglang.launch_server", "--model-path", "${weights}", *NAMED,
+                             "--tp", "2", "--dp", "2"], 4,
+        ),
+        ("llama-server -hf x/y -ts 3,1 -mg 1", "llama.cpp", None,
+         ["llama-server", *LLAMA, "-hf", "x/y", "-ts", "3,1"], 2),
+        ("llama-server -m /m --device none", "llama.cpp", "/m",
+         ["llama-server", "--model", "${weights}", *LLAMA], 0),
+        (
+            "env A=1 CUDA_VISIBLE_DEVICES=1 numactl -N 0 llama-server -m /m",
+            "llama.cpp", "/m", ["numactl", "-N", "0", "llama-server", "--model", "${weights}", *LLAMA], 1,
+        ),
+        (
+            "docker run --runtime=nvidia -p ${port}:8000 vllm/vllm-openai:v1 --model Q/q --served-model-name a -tp 2",
+            "vllm", None, ["--model", "Q/q", "-tp", "2", *NAMED], 2,
+        ),
+        (
+            "podman run --device nvidia.com/gpu=0 x/llama.cpp:server -m /m --host 0.0.0.0 --port 8080",
+            "llama.cpp", None, ["-m", "/m", *LLAMA], 1,
+        ),
+        ("docker run --device /dev/dri x/llama.cpp:server -m /m", "llama.cpp", None,
+         ["-m", "/m", *LLAMA], 1),
+        ("docker run ollama/ollama", None, None, ["--host", "${host}", "--port", "${port}"], 0),
+        ("/opt/proxy llama-server --port 1", None, None, ["/opt/proxy", "llama-server", "--port", "${port}"], 0),
+    ],
+)  # fmt: skip
+def test_engines_that_are_known_are_given_place_name_and_gpus(
+    cmd: str, engine: str | None, weights: str | None, command: list[str], gpus: int
+) -> None:
+    """The gateway asks an engine for the model's own name, so that is what it must go by."""
+    model, given = profile_of(cmd)
+    (profile,) = model["profiles"]
+    assert (given.get("engine"), given.get("weights")) == (engine, weights)
+    assert (profile["command"], profile["gpus"]) == (command, gpus)
+    assert "hunter" not in str(given)
+    assert "CUDA_VISIBLE_DEVICES" not in profile["env"]
+
+
+@pytest.mark.parametrize(
+    ("cmd", "kind"),
+    [("llama-server -m /m --embeddings", "embed"), ("llama-server -m /m --reranking", "rerank"),
+     ("vllm serve /m --task embed", "embed"), ("/opt/whisper-server --port 1", "audio"),
+     ("llama-server -m /m", "chat")],
+)  # fmt: skip
+def test_what_a_model_is_for(cmd: str, kind: str) -> None:
+    assert profile_of(cmd)[0]["kind"] == kind
+
+
+def test_gpus_that_are_hidden_are_none() -> None:
+    assert profile_of("llama-server -m /m", env=["CUDA_VISIBLE_DEVICES=-1"])[1]["gpus"] == 0
+
+
+def test_an_engine_that_is_not_known_may_use_a_gpu() -> None:
+    found = swap.converted({"models": {"m": {"cmd": "/opt/tts --port ${PORT}"}}}, {})
+    assert "add gpus: 1 if it does" in fate(found, "models.m.cmd").why + found.fates[-1].why
+
+
 def test_groups_hooks_and_priorities(found: swap.Found) -> None:
     models = found.catalog["models"]
     assert models["hub"]["scaling"]["min"] == 1
@@ -138,6 +225,23 @@ def test_it_is_a_catalog(found: swap.Found) -> None:
     del found.catalog["models"]["mystery"]
     loaded = catalogs.load_sources({"c.yaml": text.written(found.catalog, "made")})
     assert set(loaded.models) == {"chat", "a-b-7b", "hub", "boxed", "other"}
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ("services: {a: {image: b}}", "it has no models (it has services) - name the file with models:"),
+        ("{}", "it has no models (it has nothing) - "),
+        ("models: {a: {ttl: 1}, b: }", "none of its 2 models has a cmd (it has models) - "),
+        ("version: 1\nmodels: {a: {profiles: [x]}}", "it is a catalog of llmgw already: llmgw catalog check"),
+    ],
+)  # fmt: skip
+def test_another_file_is_not_an_empty_catalog(other: str, why: str) -> None:
+    with pytest.raises(CatalogError) as e:
+        text.read("config.yaml", other)
+    (said,) = e.value.problems
+    assert said.startswith("config.yaml: is no llama-swap configuration: ")
+    assert why in said
 
 
 @pytest.mark.parametrize("bad", ["[1, 2]", "a: [", "", "models: {a: {cmd: &x [*x]}}"])

@@ -63,6 +63,25 @@ def test_refused(text: str, what: str, hint: str) -> None:
     assert caught.value.hint.startswith(hint)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["…", "...", "/models/…", "/models/...", "/path/to/model.gguf", "/path/to", "/path/to:/models",
+     "--model=/path/to/x", "CHANGE_ME", "sk-changeme", "change-me"],
+)  # fmt: skip
+def test_what_somebody_was_to_fill_in(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_text(text)
+    assert caught.value.message == f'"{text}" was to be filled in'
+    assert caught.value.hint == "write your own path or value in its place"
+
+
+@pytest.mark.parametrize(
+    "text", ["a … b", "wait...", "/my/path/to/x", "/path/too", "change", "exchange me", "/a/...b"]
+)
+def test_what_only_looks_like_it(text: str) -> None:
+    check_text(text)
+
+
 def test_no_key_in_a_command_where_ps_shows_it() -> None:
     check_text("${api_key}")
     check_argument("$${api_key}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from llmgw import config
 from llmgw.cli import survey
 from llmgw.control.picture import Change, Picture
 from llmgw.control.store import Store, moment
@@ -172,6 +173,25 @@ def test_a55_nobody_answers_and_the_last_picture_is_held(here: Path) -> None:
     assert "no agent at 127.0.0.1:8802" in said.err
     table = llmgw("adopt", "--dry-run", "--control", "http://127.0.0.1:9")
     assert (table.code, "1 held" in table.out) == (3, True)
+    for looked in (said, table):
+        assert looked.err.endswith(
+            f"llmgw: nobody answered: this is the last picture, as {config.inventory_path()} has it, and all of "
+            "it is held\n"
+            "hint: start the agents with `llmgw up` or `llmgw agent` and ask again; or judge what agents saved: "
+            "--report FILE\n"
+        )
+
+
+def test_nobody_answers_and_nothing_is_remembered(here: Path) -> None:
+    """It says what it looked at, and both things to try."""
+    (here / "catalog.yaml").write_text(GOOD)
+    nope = here / "nope.db"
+    said = llmgw("adopt", "--dry-run", "--control", "http://127.0.0.1:9", "--inventory", nope)
+    assert said.code == 3
+    assert "no control at 127.0.0.1:9: connection refused; no agent at 127.0.0.1:8802" in said.err
+    assert f"; {nope} remembers no node" in said.err
+    assert "hint: start one with `llmgw up` or `llmgw control`; " in said.err
+    assert said.err.endswith("or judge what agents saved: --report FILE\n")
 
 
 def test_a_token_that_is_refused_is_no_silence(stub: Stub) -> None:

@@ -27,6 +27,7 @@ def test_only_the_key_is_on_stdout(stub: Stub) -> None:
     said = llmgw("key", "add", "ann")
     assert (said.code, said.out) == (0, "llmgw-s3cret\n")
     assert said.err.startswith("llmgw: key ann is shown this once")
+    assert "from the first key on every client needs one, on loopback too" in said.err
     limits = ("--in-flight", "4", "--per-minute", "60")
     stub.answers["POST /api/v1/keys"] |= {"unmatched": ["qwne*"], "warning": "the disk is full"}
     said = llmgw("key", "add", "bob", "--model", "a", "--model", "qwne*", "--upstream", *limits)

@@ -121,6 +121,14 @@ def test_a49_a_yes_goes_with_the_digest_of_what_was_shown(
     )
 
 
+def test_a_roll_that_waits_for_other_starts_is_named_too(stub: Stub, file: Path) -> None:
+    waits = plan(disturbs=1)
+    waits["actions"][0] |= {"action": "wait", "profile": "p", "replica": None, "withheld": None}
+    stub.answers["POST /api/v1/plan?leader=1"] = waits
+    said = llmgw("catalog", "apply", file)
+    assert said.err.startswith("llmgw: this disturbs 1 engine: a; not asked")
+
+
 def test_a58_a_mistake_is_said_before_anything_is_asked(
     stub: Stub, file: Path, tmp_path: Path
 ) -> None:

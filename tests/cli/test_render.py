@@ -101,7 +101,8 @@ def test_a_fleet_in_columns() -> None:
 
 
 def test_wide_adds_what_is_asked_for_when_something_is_odd() -> None:
-    shard = {**SHARD, "error": "out of memory"}
+    held = {"gpu_peak": 18 * GIB, "host_peak": 3 * GIB}
+    shard = {**SHARD, "error": "out of memory", **held}
     node, engine = (
         line
         for line in text(
@@ -112,7 +113,9 @@ def test_wide_adds_what_is_asked_for_when_something_is_odd() -> None:
     assert node.endswith(
         "1        6.0 GiB  18.0 GiB  2.0 GiB  212/300 W  gen1 x8 of gen4 x16  570.86.15  0.1.0"
     )
-    assert engine.endswith("q4       4711  http://10.0.0.11:18000  out of memory; args changed")
+    assert engine.endswith(
+        "q4       18.0 GiB  3.0 GiB    4711  http://10.0.0.11:18000  out of memory; args changed"
+    )
 
 
 def test_a_model_that_loads_and_one_that_sleeps() -> None:

@@ -175,7 +175,8 @@ def test_what_is_wrong_is_said_with_what_to_try(server: Server, plain: Server) -
     assert "use http://" in found.hint
     found = refused(server.url("http"))
     assert f"it speaks TLS: use https://127.0.0.1:{server.port}" in found.message
-    assert "`llmgw token`" in found.hint
+    assert f"on its own box `LLMGW_CONTROL=https://127.0.0.1:{server.port}` will do" in found.hint
+    assert "elsewhere `llmgw token` there prints the URL and the --pin" in found.hint
 
 
 def test_an_authority_of_ones_own_vouches_for_names(server: Server, pair: tls.Pair) -> None:

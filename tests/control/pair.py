@@ -11,16 +11,17 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import httpx
 from msgspec.structs import replace
-from typing_extensions import override
 
+from llmgw.agent.calls import Answer, NoAnswerError
 from llmgw.agent.identity import Identity, open_state_dir
 from llmgw.agent.journal import Journal
 from llmgw.agent.link import Link
 from llmgw.agent.loop import Loop
+from llmgw.agent.placeholders import Filler
 from llmgw.control.api import app
 from llmgw.control.guard import Tokens
 from llmgw.control.sessions import Session
@@ -45,57 +46,75 @@ Fault = Literal["", "lost", "unheard", "twice", "late"]
 PORTS = (23400, 23499)
 
 
-class Wire(httpx.AsyncBaseTransport):
+class Request(NamedTuple):
+    method: str
+    path: str
+    content: bytes
+
+
+class Wire:
     """To control, with faults: `lost` never arrives, of `unheard` the answer is lost, `late` arrives at `release`."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
+        self.shown = ""
+        self.in_clear = False
         self.cut = False
         self.served: tuple[Any, Any] = (None, None)
         self.log: list[tuple[str, int]] = []
-        self.held: list[httpx.Request] = []
+        self.held: list[Request] = []
         self.fault: Callable[[str], Fault] = lambda _: ""
         #: what a peer of another version would say instead
         self.changed: Callable[[bytes], bytes] = lambda content: content
         self.answered: Callable[[bytes], bytes] = lambda content: content
 
-    @override
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        what = request.url.path.rpartition("/")[2]
+    def close(self) -> None: ...
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        limit_s: float,  # noqa: ARG002 - a caller's form
+        *,
+        shy: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        request = Request(method, path, body)
+        what = path.partition("?")[0].rpartition("/")[2]
         fault = "lost" if self.cut or self.bench.control.closing else self.fault(what)
         if fault == "lost":
             await asyncio.sleep(0)
             msg = "the wire is cut"
-            raise httpx.ConnectError(msg)
+            raise ConnectionRefusedError(msg)
         if fault == "late":
             self.held.append(request)
             msg = "no answer in time"
-            raise httpx.ReadTimeout(msg)
+            raise NoAnswerError(msg)
         if fault == "twice":
             await self.deliver(request)
         answer = await self.deliver(request)
         if fault == "unheard":
             msg = "the answer is lost"
-            raise httpx.ReadError(msg)
-        self.log.append((what, answer.status_code))
+            raise NoAnswerError(msg)
+        self.log.append((what, answer.status))
         return answer
 
-    async def deliver(self, request: httpx.Request) -> httpx.Response:
+    async def deliver(self, request: Request) -> Answer:
         control = self.bench.control
         if self.served[0] is not control:
             self.served = (control, app(control, Tokens("", [""]), shut_down=lambda: None))
         transport = httpx.ASGITransport(self.served[1])
         content = self.changed(request.content)
-        headers = request.headers
-        copy = httpx.Request(request.method, request.url, headers=headers, content=content)
+        url = f"http://127.0.0.1{request.path}"
+        headers = {"content-type": "application/json"}
+        copy = httpx.Request(request.method, url, headers=headers, content=content)
         answer = await transport.handle_async_request(copy)
-        content = self.answered(await answer.aread())
-        return httpx.Response(answer.status_code, content=content)
+        return Answer(answer.status_code, self.answered(await answer.aread()))
 
     async def release(self) -> list[int]:
         """What was held up on the way arrives now, in its order; their statuses."""
         held, self.held = ([] if self.bench.control.closing else self.held), []
-        return [(await self.deliver(request)).status_code for request in held]
+        return [(await self.deliver(request)).status for request in held]
 
 
 class NoContainers:
@@ -123,6 +142,9 @@ class Hands:
     def forget(self, key: Key) -> None: ...
 
     def reap(self) -> None: ...
+
+    def filler(self, record: Record) -> Filler:  # noqa: ARG002 - the performer's form
+        return Filler({}, {})
 
     def spawn(self, record: Record) -> Event:
         assert record.key not in self.alive, f"{record.key} is started twice"
@@ -191,7 +213,7 @@ class Node:
         hands.post = loop.post
         loop.reattach(hands, None)  # type: ignore[arg-type]
         loop.feed(GpusSeen(()))
-        self.link = link = Link(loop, "http://127.0.0.1", "", transport=self.wire)
+        self.link = link = Link(loop, "http://127.0.0.1", "", calls=self.wire)
         link.pause_s = lambda _: 0.0
         loop.links = {link.url: link}
         tasks = [asyncio.ensure_future(loop.run()), asyncio.ensure_future(link.run())]

@@ -110,6 +110,28 @@ async def test_a_drain_is_written_where_it_begins_and_its_end_may_wait(bench: Be
 
 
 @scenario
+async def test_a_drain_that_nobody_asked_for_is_in_the_file_and_waits_for_no_disk(
+    bench: Bench,
+) -> None:
+    """P9: a client may wait for it. After a power cut the next control begins it anew, or its agent tells of it."""
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running() as control:
+        agent = Agent(bench)
+        agent.runs(engine())
+        await agent.register()
+        seen = commits(control)
+        for _ in range(62):
+            await bench.later(10)
+            await agent.tell()
+            await bench.demand(control.routes.version)
+        assert control.state.draining["inc-alpha-1"].reason == "idle"
+        assert list(read_memory(bench.inventory).draining) == ["inc-alpha-1"]
+        began = next(c for c in seen if c.draining)
+        assert (began.durable, began.begins) == (False, True)
+        assert not began.may_wait({"box1"})
+
+
+@scenario
 async def test_what_waits_is_written_at_the_end(bench: Bench) -> None:
     async with bench.running():
         agent = Agent(bench)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
@@ -321,3 +322,25 @@ async def test_f15_the_store_has_the_epoch_where_the_disk_cannot(rig: Rig) -> No
     a._epochs.stored = 0
     await rig.until(lambda: a.held)
     assert a.acquire("u", 0) == 1
+
+
+@scenario
+async def test_where_a_leader_is_found_is_told_anew_when_it_changes(rig: Rig) -> None:
+    """Its certificate was renewed: standbys ask it by the pin that is in its key, which stays its own."""
+    a = rig.lease()
+    await rig.until(lambda: a.held)
+    assert a.acquire("u", 0) == 1
+    key = dict(rig.etcd.kvs["llmgw/leader"])
+    a.about = Holder("a", "https://a#sha256:new")
+    await rig.until(lambda: _leader(rig)["url"] == "https://a#sha256:new")
+    assert (_leader(rig)["epoch"], _leader(rig)["uuid"]) == (1, a._uuid)
+    again = rig.etcd.kvs["llmgw/leader"]
+    assert again["create_revision"] == key["create_revision"]
+    assert again["lease"] == key["lease"], "it lapses with its leader, as before"
+    await rig.renews(a)
+    assert a.held
+    assert rig.etcd.kvs["llmgw/leader"] == again, "said once"
+
+
+def _leader(rig: Rig) -> Any:
+    return msgspec.json.decode(b64decode(rig.etcd.kvs["llmgw/leader"]["value"]))

@@ -76,6 +76,35 @@ def test_a_node_does_not_pose_as_another() -> None:
     assert claimed(tokens, "", report("box7", "id7")) is tokens
 
 
+def test_up_has_one_for_its_own_agent() -> None:
+    """The one that it has, or that is its node's; else a new one in place of its last, which nobody else has."""
+    tokens, first = node_tokens.for_up({}, "", "")
+    assert (first.name, first.node_id) == ("up", "")
+    assert node_tokens.for_up(tokens, first.token, "id1") == (tokens, first)
+    tokens = claimed(tokens, "up", report("box1", "id1"))
+    assert node_tokens.for_up(tokens, first.token, "id1")[0] is tokens
+    # Its word was lost, and its identity is the same: what is bound to that counts.
+    assert node_tokens.for_up(tokens, "", "id1")[1].token == first.token
+    # Its folder is new, or the token was revoked: another, and no node is shut out by what is left of the old one.
+    for there, word, node_id in (
+        (tokens, "", ""),
+        (tokens, first.token, "id2"),
+        ({}, first.token, ""),
+    ):
+        now, other = node_tokens.for_up(there, word, node_id)
+        assert other.token != first.token
+        assert list(now) == ["up"]
+        assert claimed(now, "up", report("box1", "id2"))["up"].node_id == "id2"
+    # It joined this control by a line before, as agents do.
+    named, line = added({}, "box1")
+    named = claimed(named, "box1", report("box1", "id1"))
+    assert node_tokens.for_up(named, "other", "id1")[1].token == line.token
+    shared = {"shared": NodeToken(name="shared", token="by-hand", shared=True)}
+    assert node_tokens.for_up(shared, "by-hand", "id1")[1].name == "shared"
+    with pytest.raises(UsageError, match="no name for a node token"):
+        added({}, "up")
+
+
 def test_the_file_is_read_again_when_it_is_another_and_survives_nonsense(tmp_path: Path) -> None:
     ours, words = made(tmp_path, "one")
     theirs = NodeTokens(tmp_path)

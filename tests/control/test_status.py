@@ -3,9 +3,9 @@
 from typing import Any
 
 from llmgw.core.types.messages import Capacity, Foreign, Gpu, Resources
-from llmgw.wire.places import NAMED, warnings
+from llmgw.wire.places import NAMED, Nowhere
 from tests.control.bench import CATALOG, ON_DEMAND, Agent, Bench, engine, scenario
-from tests.core.world import catalog, model, node, profile, settled
+from tests.core.world import catalog, gpus, model, node, profile, settled, shard
 
 KEYS = {
     "schema leader settling blocked catalog nodes models replicas stops_pending warnings",
@@ -91,9 +91,30 @@ async def test_a62_where_a_model_could_go_is_told_also_when_nobody_waits(bench: 
 
 def test_of_many_that_fit_nowhere_some_are_named() -> None:
     models = [model(f"m{i:02}", profile(gpus=9)) for i in range(NAMED + 2)]
-    found = list(warnings(settled(catalog(*models), node("box1"))))
+    found = Nowhere().said(settled(catalog(*models), node("box1")))
     assert len(found) == NAMED + 1
     assert found[-1] == "and 2 more models fit nowhere; llmgw status MODEL says why"
+
+
+def test_what_fits_nowhere_is_looked_for_anew_only_when_the_catalog_or_a_node_is_another() -> None:
+    """Every look at the status asks, and it is a question to all models of the catalog."""
+    nowhere, of_one = Nowhere(), catalog(model("wide", profile(gpus=9)))
+    state = settled(of_one, node("box1", gpus=gpus("box1", 24)))
+    said = nowhere.said(state)
+    assert len(said) == 1
+    busy = settled(of_one, node("box1", shard("a-1/0"), gpus=gpus("box1", 24, used={0: 20})))
+    assert nowhere.said(state) is said
+    assert nowhere.said(busy) is said
+    for other in (
+        settled(of_one, node("box1", gpus=gpus("box1", 48))),
+        settled(of_one, node("box2", gpus=gpus("box2", 24))),
+        settled(of_one, node("box1", gpus=gpus("box1", 24)), node("box2")),
+        settled(of_one, node("box1", gpus=gpus("box1", *[24] * 9))),
+        settled(catalog(model("wide", profile(gpus=10))), node("box1", gpus=gpus("box1", 24))),
+    ):
+        before = nowhere.said(state)
+        assert nowhere.said(other) is not before
+        assert nowhere.said(other) == Nowhere().said(other)
 
 
 @scenario

@@ -7,14 +7,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmgw.core import drain
 from llmgw.core.adopt.survey import survey
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import Demand
-from llmgw.core.types.state import Demanded, DrainBegun, Draining, GatewayGone, Published, State
-from tests.core.world import catalog, model, node, running, shard
+from llmgw.core.types.state import (
+    GATEWAY_SILENT_S,
+    Demanded,
+    DrainBegun,
+    Draining,
+    GatewayGone,
+    Published,
+    State,
+)
+from tests.core.world import at, catalog, model, node, running, shard
 
 #: well after control's start: every gateway has had the time to speak
 T = 1000.0
@@ -79,7 +88,31 @@ def test_requests_that_wait_for_the_model_do_not_keep_a_replica_that_is_going() 
     assert over(state, T + 1) == DONE
 
 
+def test_what_its_end_waits_for_is_told() -> None:
+    def waits(state: State, now: float) -> str:
+        return drain.waits(state, alpha(state), state.draining[INC], now)
+
+    assert waits(begun("g1", "g2"), T) == "no gateway was told yet"
+    state = shown("g1", "g2")
+    assert waits(state, T) == "gateway g1 may still send requests there"
+    state = said(said(state, T + 1, "g1", table=7), T + 1, "g2", table=7, in_flight={"alpha-1": 2})
+    assert waits(state, T + 1) == "2 in flight"
+    assert waits(said(state, T + 2, "g2", n=3, table=7), T + 2) == ""
+    state = said(shown("g", reason="operator"), T + 1, "g", table=7, in_flight={"alpha-1": 2})
+    assert waits(state, T + 1) == "2 in flight"
+    assert waits(said(state, T + 2, "g", n=3, table=7), T + 2) == ""
+
+
 # --- gateways that are not heard -------------------------------------------------------------
+
+
+def test_a_gateway_that_said_its_last_words_delays_nothing() -> None:
+    """It has no table after its last: each upgrade of a gateway held every drain up for a minute."""
+    state = said(shown("g1", "g2"), T + 1, "g1", table=7)
+    assert over(state, T + 1) == ""
+    state = said(state, T + 2, "g2", table=6, ended=True)
+    assert over(state, T + 2) == DONE
+    assert state.gateways.keys() == {"g1"}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +124,24 @@ def test_a65_a_silent_gateway_delays_the_end_until_it_is_out_of_the_count(
     state = said(shown("g1", "g2"), T + 1, "g1", table=7)
     state = said(state, T + 1 + age_s, "g2", table=7)
     assert over(state, T + 1 + age_s) == (DONE if ends else "")
+
+
+def test_a65_the_operator_s_drain_cuts_nobody_of_whom_a_gateway_has_not_told_yet() -> None:
+    """Control restarts with his drain under way, and agents are back before gateways: with none heard none was silent.
+
+    Who has not spoken in the time after which a gateway counts as silent delays him no more than that one does.
+    """
+    before = shown(reason="operator")
+    state = at(before, started_s=T, unheard=frozenset({"g1", "g2"}))
+    assert over(state, T + 1) == ""
+    assert over(state, T + GATEWAY_SILENT_S) == DONE
+    assert over(said(state, T + 1, "g1", table=7), T + 1) == ""
+    both = said(said(state, T + 1, "g1", table=7), T + 2, "g2", table=7)
+    assert over(both, T + 2) == DONE
+    ours = replace(alpha(state), members=tuple(replace(s, ours=True) for s in alpha(state).members))
+    assert drain.waits(state, ours, state.draining[INC], T + 1) == "", "whoever is on it was heard"
+    for known in (frozenset[str](), None):
+        assert over(at(before, started_s=T, unheard=known), T + 1) == DONE, "none is known to lack"
 
 
 def test_a65_a_gateway_gone_for_60_s_need_not_have_the_table() -> None:

@@ -213,3 +213,28 @@ def test_while_something_ends_it_waits_whatever_else_is_there() -> None:
     state = observe(fleet(cat, box(*shards)), DrainBegun("inc-a-1", "idle", ""), LATER)
     plan = decide(said(state, LATER + 1, waiting={"new": 1}), LATER + 1)
     assert not waits(plan, "new").hopeless
+
+
+def test_what_its_agent_cannot_tell_may_have_ended_so_it_waits_for_that() -> None:
+    """The record of what holds the card is unreadable: running or over, it will be known, and there may be room."""
+    there = up("a-1", 20, state="unknown", error="its record is torn")
+    cat = catalog(sized("a", 20), C, sized("huge", 80))
+    state = said(fleet(cat, box(there)), LATER + 1, waiting={"c": 1, "huge": 1})
+    plan = decide(state, LATER + 1)
+    assert drains(plan) == {}
+    assert not waits(plan, "c").hopeless
+    assert waits(plan, "c").why == (
+        "1 waiting, 0 running; box1: GPU 0 has 4.0 of 24.0 GiB free, 10.0 needed (held by a-1/0); there is room if "
+        "a-1/0 on box1 has ended, which its agent cannot tell (its record is torn)"
+    )
+    assert waits(plan, "huge").hopeless
+
+
+def test_several_of_which_nobody_can_tell_are_named_together() -> None:
+    two = (up("a-1", 10, state="unknown"), up("b-1", 10, port=18001, state="unknown"))
+    cat = catalog(A, B, sized("c", 20))
+    plan = decide(said(fleet(cat, box(*two)), LATER + 1, waiting={"c": 1}), LATER + 1)
+    assert not waits(plan, "c").hopeless
+    assert waits(plan, "c").why.endswith(
+        "; there is room if a-1/0 on box1, b-1/0 on box1 have ended, which nobody can tell"
+    )

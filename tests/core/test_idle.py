@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from llmgw.core.types.catalog import Model, Scaling
 from llmgw.core.types.messages import ShardReport
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import Demand
-from llmgw.core.types.state import Demanded, NodeRegistered, State
+from llmgw.core.types.state import Demanded, GatewayGone, NodeRegistered, State, Tick
 from tests.core.world import at, catalog, model, node, place_at, running, shard
 
 BETA = model("beta", scaling=Scaling(idle_timeout_s=600.0, min_up_s=120.0))
+#: of a gateway that may be there
+UNSAID = "a gateway may not have said yet what it serves"
 #: well after control's start: every gateway has had the time to speak
 LATER = 1000.0
 
@@ -60,6 +63,16 @@ def test_a_gateway_is_silent_from_10_s_on_and_out_of_the_count_after_60(
     assert idle.silent(view, LATER + age_s) is silent
 
 
+def test_one_that_said_its_last_words_serves_nobody_and_is_not_waited_for() -> None:
+    """When its replicas were used last stays known."""
+    state = heard(up(), LATER, last_byte={"beta-1": 5.0})
+    state = heard(state, LATER + 1.0, n=2, last_byte={"beta-1": 0.5}, ended=True)
+    assert not state.gateways
+    assert idle.idle_since_s(state, beta(state)) == LATER + 0.5
+    state = heard(again("g", "g2"), 501.0, "g", ended=True)
+    assert idle.gateways(state) == frozenset({"g2"})
+
+
 # --- may serve, busy -------------------------------------------------------------------------
 
 
@@ -93,10 +106,10 @@ def test_a63_a_silent_gateway_may_still_be_serving_until_it_is_out_of_the_count(
 @pytest.mark.parametrize(
     ("gateways", "now", "said"),
     [
-        ((), 0.0, "control started 0 s ago, a gateway may not have said yet what it serves"),
-        ((), 59.9, "control started 60 s ago, a gateway may not have said yet what it serves"),
+        ((), 0.0, f"control started 0 s ago, {UNSAID} (at most 60 s more)"),
+        ((), 59.9, f"control started 60 s ago, {UNSAID} (at most 1 s more)"),
         ((), 60.0, ""),
-        (("g",), 59.0, "control started 59 s ago, a gateway may not have said yet what it serves"),
+        (("g",), 59.0, f"control started 59 s ago, {UNSAID} (at most 1 s more)"),
         (("g",), 60.0, ""),
     ],
 )
@@ -108,6 +121,66 @@ def test_after_a_restart_of_control_a_gateway_not_heard_yet_may_be_serving(
     for name in gateways:
         state = heard(state, 500.0 + now, name)
     assert idle.may_serve(state, beta(state), 500.0 + now) == said
+
+
+def again(*gateways: str) -> State:
+    """A control that started at 500 on an inventory which has these gateways, and met beta-1 ready."""
+    return at(up(), started_s=500.0, unheard=frozenset(gateways))
+
+
+@pytest.mark.parametrize("spoke_s", [0.5, 4.0, 30.0])
+def test_it_waits_for_those_that_the_control_before_knew_and_no_longer(spoke_s: float) -> None:
+    """They have said what they serve: nobody else can be in the middle of a stream."""
+    state = heard(again("0123456789ab", "bb"), 500.0 + spoke_s, "bb")
+    who = "gateway 01234567 has not said yet what it serves"
+    just = idle.may_serve(state, beta(state), 500.0 + spoke_s)
+    assert (
+        just
+        == f"control started {spoke_s:.0f} s ago, {who} (at most {math.ceil(60 - spoke_s)} s more)"
+    )
+    state = heard(state, 500.0 + spoke_s, "0123456789ab", in_flight={"beta-1": 1})
+    assert idle.may_serve(state, beta(state), 500.0 + spoke_s) == "1 in flight"
+    state = heard(state, max(500.0 + spoke_s, 510.0), "0123456789ab", n=2)
+    state = heard(state, max(500.0 + spoke_s, 510.0), "bb", n=2)
+    assert idle.may_serve(state, beta(state), max(500.0 + spoke_s, 510.0)) == ""
+
+
+@pytest.mark.parametrize("known", [(), ("g",)])
+def test_one_that_began_while_no_control_was_there_has_the_time_to_speak(
+    known: tuple[str, ...],
+) -> None:
+    """It serves from the table on its disk, and no inventory has it; it finds control within seconds (`feed`)."""
+    state = heard(again(*known), 500.0, "g")
+    said = f"control started 9 s ago, {UNSAID} (at most 1 s more)"
+    assert idle.may_serve(state, beta(state), 509.4) == said
+    state = heard(state, 509.9, "g", n=2)
+    assert idle.may_serve(state, beta(state), 510.0) == ""
+
+
+def test_one_whose_process_is_seen_dead_is_not_waited_for() -> None:
+    state = observe(again("g", "gone"), GatewayGone("gone"), 501.0)
+    state = heard(state, 509.0, "g")
+    assert idle.may_serve(state, beta(state), 511.0) == ""
+    assert idle.gateways(state) == frozenset({"g"})
+
+
+def test_what_the_next_control_is_to_wait_for() -> None:
+    state = heard(again("old"), 501.0, "new")
+    assert idle.gateways(state) == frozenset({"old", "new"})
+    assert idle.gateways(observe(state, Tick(), 559.9)) == frozenset({"old", "new"})
+    state = observe(heard(state, 559.0, "new", n=2), Tick(), 560.0)
+    assert idle.gateways(state) == frozenset({"new"}), (
+        "out of the count, as any that was silent for so long"
+    )
+
+
+def test_where_nobody_can_tell_which_there_were_neither_can_the_next_until_the_time_is_over() -> (
+    None
+):
+    """Two restarts in a row, on a file that does not say: the second knows no more than the first."""
+    state = heard(at(up(), started_s=500.0), 501.0, "g")
+    assert idle.gateways(observe(state, Tick(), 559.0)) is None
+    assert idle.gateways(observe(heard(state, 559.0, n=2), Tick(), 560.0)) == frozenset({"g"})
 
 
 def test_what_this_control_started_itself_nobody_served_before_it_did() -> None:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from llmgw.core import learn
 from llmgw.core.reconcile.observe import observe
+from llmgw.core.supervise.report import shard_report
 from llmgw.core.types.messages import Resources
 from llmgw.core.types.node import GpusSeen
 from llmgw.core.types.state import Cleared, NodeRegistered, ShardsChanged, State
@@ -70,6 +71,17 @@ def test_an_agent_tells_the_most_that_an_engine_held_in_steps_and_never_less() -
         2 * step,
         9 * step,
     ]
+
+
+def test_host_memory_is_told_likewise_beside_it() -> None:
+    b = Bench()
+    b.command(start(1, gpus=("GPU-0",)))
+    (key,) = b.state.records
+    step = 64 << 20
+    b(GpusSeen(b.state.gpus, held={key: 1}, resident={key: step + 1, ("gone-1/0", "x"): 1}))
+    b(GpusSeen(b.state.gpus, resident={key: 1}))
+    report = shard_report(b.state.records[key])
+    assert (report.gpu_peak_bytes, report.host_peak_bytes) == (step, 2 * step)
 
 
 def test_a62_what_clear_would_forget_is_the_most_that_any_profile_of_the_model_held() -> None:

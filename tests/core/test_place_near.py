@@ -262,3 +262,14 @@ def test_of_many_nodes_that_start_something_a_few_are_named() -> None:
     assert no.soon
     assert no.why.endswith("; and on other nodes likewise")
     assert no.why.count("still starting there") == 3
+
+
+def test_of_a_large_fleet_a_node_with_unequal_cards_is_named_once() -> None:
+    sizes = [(24, 16) if i < 5 else (8, 8) for i in range(10)]
+    boxes = [node(f"box{i}", gpus=gpus(f"box{i}", *size)) for i, size in enumerate(sizes)]
+    state = settled(catalog(m := model("alpha", need(30))), *boxes)
+    answer = place(state, holdings(state), m)
+    assert isinstance(answer, NoRoom)
+    assert answer.why.count("GPU 0 has 24.0 of 24.0 GiB free, 30.0 needed, the nearest of 2") == 5
+    assert answer.why.count("GPU 0 has 8.0 of 8.0 GiB free, 30.0 needed, the nearest of 2") == 3
+    assert answer.why.endswith("; and 2 more nodes likewise")

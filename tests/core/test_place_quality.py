@@ -10,9 +10,11 @@ from types import FrameType
 
 import pytest
 
-from bench.decide import settled
+from bench.decide import MOMENTS, settled
 from bench.place import by_moving, without_moving
+from llmgw.core import roll
 from llmgw.core.reconcile.decide import decide
+from llmgw.core.types.plan import Wait
 from llmgw.core.types.state import State
 
 
@@ -47,7 +49,18 @@ def calls(state: State) -> int:
     return count
 
 
-@pytest.mark.parametrize("moment", ["steady", "busy", "cold", "edited"])
+def test_a66_of_very_many_rolls_some_are_looked_at_in_one_pass_and_all_count_for_the_guard() -> (
+    None
+):
+    plan = decide(settled(roll.LOOKS // 2 + 50, "edited"), 1e6)
+    many = [a for a in plan.actions if isinstance(a, Wait) and "others come first" in a.why]
+    assert len(many) == 100
+    assert many[0].why.startswith("roll: 500 others come first in this pass, ")
+    assert plan.blocked is not None
+    assert len(plan.blocked.incarnations) == 2 * (roll.LOOKS // 2 + 50)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_p12_ten_times_the_nodes_and_models_cost_no_more_than_twelve_times(moment: str) -> None:
     # Fifty nodes have every kind of model there is.
     small, large = (calls(settled(nodes, moment)) for nodes in (50, 500))

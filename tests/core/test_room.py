@@ -243,9 +243,9 @@ def test_one_on_its_way_up_is_no_longer_in_the_way_of_other_starts() -> None:
     assert fleet.panel("office").starting == ("a-1/0",)
     mark = fleet.mark()
     fleet.free(replicas(state)["a"])
-    assert (fleet.panel("office").starting, fleet.waits(fleet.nodes["box1"])) == ((), False)
+    assert (fleet.panel("office").starting, fleet.waits("box1")) == ((), False)
     fleet.reset(mark)
-    assert fleet.waits(fleet.nodes["box1"])
+    assert fleet.waits("box1")
 
 
 def test_adapters_come_back_too() -> None:
@@ -257,3 +257,53 @@ def test_adapters_come_back_too() -> None:
     ]
     state = settled(catalog(model("a", of(4)), deep), *boxes)
     assert gone(asked(state, "a")) == "a"
+
+
+LETTERS = "abcdefghij"
+
+
+def test_of_many_the_first_that_makes_room_alone_goes() -> None:
+    small = [runs(n, 4, f"box1-{i}", port=18000 + i) for i, n in enumerate("abcdefgh")]
+    boxes = [
+        node("box1", *small, gpus=gpus("box1", *[12] * 8)),
+        node("box2", runs("i", 20, "box2-0")),
+        node("box3", runs("j", 20, "box3-0")),
+    ]
+    state = settled(cat(), *boxes)
+    assert gone(asked(state, "abcdefghji")) == "j"
+    assert gone(asked(state, "abcdefghij")) == "i"
+    costs = {"i": 5.0, "j": 1.0}
+    assert gone(asked(state, "abcdefghij", costs=costs)) == "j"
+
+
+def test_of_many_none_of_which_makes_room_alone_two_of_one_node_go() -> None:
+    boxes = [
+        node(f"box{b}", *(runs(n, 11, f"box{b}-0", port=18000 + i) for i, n in enumerate(two)))
+        for b, two in enumerate(("ab", "cd", "ef", "gh", "ij"))
+    ]
+    assert gone(asked(settled(cat(), *boxes), "ajbcdefghi")) == "ab"
+    assert gone(asked(settled(cat(), *boxes), "jicabdefgh")) == "ij"
+
+
+def test_of_many_on_a_cpu_one_that_makes_room_goes() -> None:
+    size: dict[str, Any] = {"host_memory_bytes": 3 * GIB}
+    shards = [
+        shard(f"{n}-1/0", n, port=18000 + i, resources=Resources(**size))
+        for i, n in enumerate(LETTERS)
+    ]
+    wanted = model("big", profile(host_memory_bytes=4 * GIB))
+    others = [model(n, profile(**size)) for n in LETTERS]
+    box = node("box1", *shards, capacity=Capacity(host_memory_bytes=32 * GIB))
+    assert gone(asked(settled(catalog(*others, wanted), box), LETTERS)) == "a"
+    full = node("box1", *shards, capacity=Capacity(host_memory_bytes=30 * GIB))
+    assert gone(asked(settled(catalog(*others, wanted), full), LETTERS)) == "ab"
+
+
+def test_of_many_whose_room_only_opens_where_another_start_comes_first_none_goes() -> None:
+    there = [runs(n, 20, f"box1-{i}", port=18000 + i) for i, n in enumerate(LETTERS)]
+    coming = runs("k", 1, "box1-0", state="loading", port=18010)
+    box = node("box1", *there, coming, gpus=gpus("box1", *[24] * 10))
+    no = asked(settled(cat(), box), LETTERS)
+    assert isinstance(no, NoRoom)
+    assert no.soon
+    assert "k-1/0 is still starting there" in no.why

@@ -212,6 +212,33 @@ def test_a41_f19_what_was_believed_ready_is_routed_until_its_node_says_otherwise
     assert routes(state) == {}
 
 
+def unheard(state: State) -> list[bool]:
+    return [r.unheard for r in table(state).models["alpha"].replicas]
+
+
+@pytest.mark.parametrize(("how", "so"), [({"sleep": 1}, True), ({"sleep": 0}, False)])
+def test_a50_a63_of_what_may_sleep_and_was_not_heard_gateways_know_better(
+    how: dict[str, Any], so: bool
+) -> None:
+    """The control before may have put it to sleep since; what serves must not lose its route for that."""
+    told_before = at(begun(CAT, node("box1", shard("alpha-1/0", **how))), epoch=3)
+    assert unheard(told_before) == [so]
+    heard = observe(told_before, NodeRegistered(node("box1", shard("alpha-1/0", **how))), 1.0)
+    assert unheard(heard) == [False]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "outdated", "so"), [(3, False, False), (3, True, True), (0, False, True)]
+)
+def test_a63_of_what_fell_silent_only_the_one_that_leads_knows_that_nobody_put_it_to_sleep(
+    epoch: int, outdated: bool, so: bool
+) -> None:
+    """A standby has no epoch; `outdated`: an agent has obeyed another leader meanwhile."""
+    state = at(one(shard("alpha-1/0", sleep=1)), epoch=epoch, outdated=outdated)
+    assert unheard(state) == [False]
+    assert unheard(observe(state, SessionLost("box1"), 2.0)) == [so]
+
+
 def test_f45_what_nobody_can_look_at_and_was_up_stays_routed() -> None:
     """A50: unverifiable is not dead; an engine that never came up, or whose record is torn, is another matter."""
     blind = shard("alpha-1/0", state="unknown", error="/proc cannot be read")

@@ -20,6 +20,7 @@ from llmgw.core.types.node import (
     Signal,
     Spawn,
     StoreToken,
+    TreeSeen,
     WriteRecord,
 )
 from tests.core.agent_bench import C1, C2, FACTS, GIB, GPU0, GPU1, KEY, Bench, on_gpu, start
@@ -222,6 +223,20 @@ def test_stop_is_one_term_grace_kill_all_of_it_seen_gone() -> None:
     assert (b.record.state, b.record.pid) == ("stopped", None)
     assert b.stop().kinds() == ["Changed"]
     assert [e.name for e in b.log if isinstance(e, Signal)] == ["TERM", "KILL", "KILL"]
+
+
+def test_an_end_that_was_looked_at_as_it_came_needs_no_further_look() -> None:
+    """P9: who waits for its room waits for one look at all processes, not for two."""
+    b = Bench().ready().stop()
+    b.exited(0, seen=TreeSeen(key=KEY, attempt=1))
+    assert not b.of(Look)
+    assert (b.record.state, b.record.exit_code) == ("stopped", 0)
+    b = Bench().ready().stop()
+    b.exited(0, seen=TreeSeen(key=KEY, attempt=1, alive=(4712,)))
+    assert b.of(Look)
+    assert (b.record.state, b.record.watch.left) == ("stopping", (4712,))
+    b = Bench().ready().exited(1, seen=TreeSeen(key=KEY, attempt=1))
+    assert b.of(Look)  # by itself it ended before anybody thought of its tree
 
 
 def test_a_second_stop_may_shorten_the_grace() -> None:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from llmgw.core.supervise import next_due
-from llmgw.core.supervise.attempts import endpoint
 from llmgw.core.supervise.report import node_report
 from llmgw.core.supervise.restarts import duration, exit_words
 from llmgw.core.supervise.table import TABLE, ImpossibleTransitionError, move
@@ -178,7 +177,7 @@ def test_quick_probes_first_then_steady_ones() -> None:
     assert not b.tick().of(Probe)
     assert b.tick(0.005).one(Probe).check is True
     assert b.due() == pytest.approx(900.0 - 0.005)  # one at a time
-    assert b.probe("refused").due() == pytest.approx(0.005)
+    assert b.probe("refused").due() == pytest.approx(0.002)
     assert b.tick(1.995).probe("refused").due() == pytest.approx(0.06)
     assert b.tick(98.0).probe("refused").due() == pytest.approx(0.25)
     assert b.tick(0.25).probe().due() == pytest.approx(
@@ -300,9 +299,8 @@ def test_whose_kill_it_was(out_of_memory: bool | None, words: str) -> None:
     assert exit_words(3, "", out_of_memory=out_of_memory) == "exited with code 3"
 
 
-def test_durations_and_endpoints() -> None:
+def test_durations() -> None:
     assert [duration(s) for s in (90.0, 1800.0, 7200.0, 0.5)] == ["90s", "30m", "2h", "0.5s"]
-    assert endpoint("::1", 80) == "http://[::1]:80"
 
 
 def test_the_report() -> None:

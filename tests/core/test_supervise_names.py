@@ -13,6 +13,7 @@ from llmgw.core.supervise.claims import ID, NAME, is_key
 from llmgw.core.types.catalog import Ready, Stop
 from llmgw.core.types.messages import DrainShard, ForgetShard, Resources, StopShard
 from llmgw.core.types.node import DeleteRecord, Refuse, Room, Signal, Spawn
+from llmgw.core.weights import absent
 from tests.core.agent_bench import BY, GIB, KEY, Bench, on_gpu, start
 
 #: No replica and no incarnation is named like this, and no path is made of it.
@@ -245,6 +246,15 @@ def test_shares_of_a_core_add_up_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("room", "resources", "said"),
     [
+        (
+            Room(missing="/m/a.gguf"),
+            Resources(),
+            (
+                "no_weights",
+                "",
+                absent("/m/a.gguf", "box1", "main"),
+            ),
+        ),
         (
             Room(memory_bytes=4 * GIB),
             Resources(host_memory_bytes=5 * GIB),

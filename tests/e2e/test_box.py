@@ -1,5 +1,6 @@
 """`llmgw up` and `down`: one box, started and ended as a person does it."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -88,6 +89,51 @@ def test_a_part_that_dies_comes_back(box: Fleet) -> None:
     assert "the agent died (signal 9); starting it again" in said(box)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
+
+
+def test_with_an_operators_token_its_own_agent_is_let_in(box: Fleet) -> None:
+    """Made while it runs, of which control hears when it is started again: the node stays, and so does its engine."""
+    first = up(box)
+    pid = box.ready("alpha")["shards"][0]["pid"]
+    folder = Path(box.env["LLMGW_STATE_DIR"])
+    assert not (folder / "agent" / "node-token").exists(), "nobody is asked for one"
+    made = box.llmgw("token", "new", "--operator")
+    assert made.returncode == 0, made.stderr
+    box.kill_pid(children(first.pid)["control"])
+    box.http.headers["authorization"] = f"Bearer {Path(made.stdout.strip()).read_text().strip()}"
+    wait_for(lambda: said(box).count("registered") >= 2, "the agent is let in")
+    assert httpx.get(f"{box.urls['control']}/api/v1/status").status_code == 401
+    box.served("alpha")
+    assert box.ready("alpha")["shards"][0]["pid"] == pid
+    file = folder / "agent" / "node-token"
+    assert file.stat().st_mode & 0o777 == 0o600
+    word = file.read_text()
+    assert [(t["name"], t["node"]) for t in tokens(box)] == [("up", box.node)]
+
+    # Over a restart of both it is the same; revoked, and started again, it is another.
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    assert "1 engine (alpha-" in said(box), "it asks as an operator"
+    second = up(box)
+    assert box.ready("alpha")["shards"][0]["pid"] == pid
+    assert file.read_text() == word
+    assert box.llmgw("token", "revoke", "up", "--yes").returncode == 0
+    wait_for(lambda: "the token is wrong" in said(box), "refused")
+    warned = box.status()
+    assert warned is not None
+    assert any(f"node {box.node} at 127.0.0.1 is refused" in w for w in warned["warnings"])
+    second.send_signal(signal.SIGTERM)
+    second.wait(30)
+    up(box)
+    assert box.ready("alpha")["shards"][0]["pid"] == pid
+    assert file.read_text() != word
+
+
+def tokens(box: Fleet) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(box.llmgw("token", "list", "-o", "json").stdout)[
+        "tokens"
+    ]
+    return found
 
 
 def test_a_second_up_refuses(box: Fleet) -> None:

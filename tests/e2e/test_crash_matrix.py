@@ -28,7 +28,7 @@ def pairs() -> list[Cell]:
         name = rolled.choice([n for n in names if n not in WAYS])
         return part, (f"{name}:{rolled.randint(1, passings(name))}",)
 
-    both = (("control", of_control.CRASH_POINTS), ("agent", of_agent.POINTS))
+    both = (("control", of_control.CRASH_POINTS), ("agent", of_agent.DAY))
     return [Cell(tuple(one(*side) for side in both)) for _ in range(PAIRS)]
 
 

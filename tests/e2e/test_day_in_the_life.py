@@ -27,6 +27,7 @@ import pytest
 from scripts.fleet import start_ticks, wait_for
 from tests.agent.cards import GIB, Cards
 from tests.beds import needs
+from tests.catalog.test_first import program
 from tests.e2e.conftest import Make, fake, model
 from tests.e2e.day import (
     ELSEWHERE,
@@ -83,8 +84,10 @@ def test_the_first_hour(make: Make) -> None:
     day.check(session)
 
     session = day.task(3, "Write the first catalog")
+    program(fleet.folder / "bin" / "llama-server")
     session.run("llmgw init catalog.yaml --models . --gpus none")
-    session.run("head -1 catalog.yaml; grep ^version catalog.yaml")
+    session.run("head -1 catalog.yaml; grep ^version catalog.yaml; ls catalog.*")
+    session.run("sed -i s,/path/to/,/srv/, catalog.yaml && llmgw catalog check")
     day.check(session)
 
     session = day.task(4, "Check it")
@@ -160,7 +163,7 @@ def test_a_second_box_and_its_memory(
 
     session = day.task(12, "See who holds memory")
     session.mine.add(str(comfy.pid))
-    session.once("llmgw status box1 -o wide", "comfyui")
+    session.once("llmgw status box1 -o wide", r"8\.0 GiB +\d\.\d GiB +\d+ +http(.|\n)*comfyui")
     day.check(session)
     while_it_is_away(day)
 

@@ -93,7 +93,7 @@ def test_events_go_on_over_a_kill_of_control_each_once(fleet: Fleet) -> None:
     document = json.loads(fleet.llmgw("events", "-o", "json").stdout)
     assert document["schema"] == "llmgw.events/1"
     table = fleet.llmgw("events", "-n", "2").stdout.splitlines()
-    assert table[0].split() == ["AT", "KIND", "WHY"]
+    assert table[0].split() == ["AT", "KIND", "ABOUT", "NODE", "WHY"]
     assert len(table) == 3
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from scripts.fleet import wait_for
+from scripts.fleet import marked, wait_for
 from scripts.ports import free_port, free_range
 from tests.beds import needs
 from tests.e2e.conftest import fake, model, write_catalog
@@ -109,7 +109,7 @@ class TwoBoxes:
         for name in tuple(self.processes):
             self.kill(name)
         self.llmgw("down")
-        for pid in self.engines:
+        for pid in self.engines | dict(marked([self.ports])).keys():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -188,3 +188,66 @@ def test_two_boxes_with_one_line_are_one_too_many_and_a_wrong_pin_tells_nothing(
     wait_for(lambda: "its token node-1 belongs to box2" in boxes.said("agent"), "refused")
     assert [n["node"] for n in boxes.ask("status")["nodes"]] == ["box2"]
     assert boxes.ask("token")["name"] == "node-2"
+
+
+#: What a client on that box asks, and prints: the status and the answer.
+ASK = """
+import json, sys, urllib.error, urllib.request
+body = json.dumps({"model": "alpha", "messages": [{"role": "user", "content": "?"}]}).encode()
+try:
+    request = urllib.request.Request(sys.argv[1], body, {"content-type": "application/json"})
+    answer = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
+except urllib.error.HTTPError as e:
+    answer = e
+print(answer.status, answer.read().decode())
+"""
+
+
+def test_an_engine_of_before_there_was_a_second_box_is_its_own_boxes_until_it_is_stopped(
+    boxes: TwoBoxes,
+) -> None:
+    """The first box leaves loopback with the engine running; the second one's loopback is another."""
+    boxes.control()
+    found = boxes.ask("token")
+    low, high = boxes.ports
+    more = {"LLMGW_NODE": "box1", "LLMGW_GPUS": "none", "LLMGW_PORTS": f"{low}-{high}"}
+    more["LLMGW_NODE_TOKEN"] = found["line"].partition("LLMGW_NODE_TOKEN=")[2].partition(" ")[0]
+    url = found["line"].partition("--control ")[2].partition(" ")[0]
+    join = ["--control", url, "--pin", found["pin"], "--listen", "none"]
+    own = boxes.env("here", **more)
+    boxes.start("agent", ["llmgw", "agent", *join, "--address", "127.0.0.1"], own)
+    row = wait_for(boxes.ready, "an engine on loopback")
+    assert row["endpoint"].startswith("http://127.0.0.1:")
+    assert boxes.ask("status")["warnings"] == []
+
+    there = boxes.env("there", LLMGW_NODE_TOKEN=more["LLMGW_NODE_TOKEN"])
+    port = free_port()
+    words = ["llmgw", "gateway", "--control", url, "--pin", found["pin"]]
+    words += ["--listen", f"127.0.0.1:{port}"]
+    boxes.start("gateway", [*boxes.wires.inside(BOX), *words], there)
+    boxes.kill("agent")
+    boxes.start("agent", ["llmgw", "agent", *join, "--address", "auto"], own)
+    warnings: list[str] = wait_for(lambda: boxes.ask("status")["warnings"], "it is said")
+    (said,) = warnings
+    assert said.startswith(f"{row['replica']} listens on 127.0.0.1 of box1 only")
+    now = wait_for(boxes.ready, "still ready")
+    assert [s["pid"] for s in now["shards"]] == [s["pid"] for s in row["shards"]]
+
+    def asked(gateway: int, *before: str) -> str:
+        at = f"http://127.0.0.1:{gateway}/v1/chat/completions"
+        words = [*before, sys.executable, "-c", ASK, at]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    def far() -> str:
+        return asked(port, *boxes.wires.inside(BOX))
+
+    assert "200 " in asked(boxes.gateway)
+    refused = wait_for(
+        lambda: a if (a := far()).startswith("503") else None, "the other box's gateway"
+    )
+    assert json.loads(refused[4:])["error"]["code"] == "engine_elsewhere"
+
+    assert boxes.llmgw("stop", row["replica"], "--yes").returncode == 0
+    wait_for(lambda: far().startswith("200 "), "the next one serves both boxes")
+    assert "200 " in asked(boxes.gateway)
+    assert boxes.ask("status")["warnings"] == []

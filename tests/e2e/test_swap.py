@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from scripts.fleet import Fleet, wait_for
-from tests.e2e.conftest import Make, model, tiny
+from tests.e2e.conftest import Make, counted, model, tiny
 
 pytestmark = pytest.mark.e2e
 #: Alone it takes every core of the box.
@@ -100,3 +104,53 @@ def test_a63_a64_a_busy_one_yields_and_its_answer_is_whole(make: Make) -> None:
     thread.join(60)
     assert long[0].json()["usage"]["completion_tokens"] == 900
     assert answer(fleet, "alpha") == " hello from alpha."
+
+
+@pytest.mark.parametrize(
+    ("part", "point"),
+    [
+        ("agent", "start-kept"),
+        ("agent", "start-due"),
+        ("agent", "before-WriteRecord-intent:2"),
+        ("agent", "after-WriteRecord-intent:2"),
+        ("agent", "after-Spawn:2"),
+        ("control", "after_send_stop"),
+        ("control", "after_send_start:2"),
+    ],
+)
+def test_a64_f1_f43_whoever_dies_in_a_swap_nothing_is_started_twice(
+    make: Make, tmp_path: Path, part: str, point: str
+) -> None:
+    """The start goes out with the stop, and is kept until that is over: a killed agent's, or control's, is as lost."""
+    models = {name: sleepy(name) for name in ("alpha", "beta")}
+    for name, found in models.items():
+        (profile,) = found["profiles"]
+        profile["command"] = counted(profile["command"], tmp_path / name)
+        # A new control knows of no gateway what it serves: that alone would make the drain wait for a minute.
+        profile["drain_timeout"] = "1s"
+    fleet = make(models)
+    with fleet.log(part).open("ab") as log:
+        fleet.processes[part] = subprocess.Popen(
+            [sys.executable, "-m", "llmgw", *fleet.words(part)],
+            env=fleet.env | {"LLMGW_CRASH_AT": point},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    fleet.start("agent" if part == "control" else "control")
+    wait_for(lambda: fleet.gateway_pid() and (fleet.status() or {"nodes": []})["nodes"], "a fleet")
+    assert answer(fleet, "alpha") == " hello from alpha."
+    wait_for(lambda: _would_go(fleet, "beta"), "an idle alpha")
+    said: list[str] = []
+    client = threading.Thread(target=lambda: said.append(answer(fleet, "beta")))
+    client.start()
+    died = fleet.processes.pop(part)
+    assert died.wait(60) == -signal.SIGKILL, fleet.log(part).read_text()[-2000:]
+    fleet.start(part)
+    client.join(90)
+    assert said == [" hello from beta."]
+    (after,) = fleet.engines().values()
+    assert after.startswith("beta-")
+    assert (tmp_path / "alpha").read_text().count("start") == 1
+    assert (tmp_path / "beta").read_text().count("start") == 1

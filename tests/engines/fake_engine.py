@@ -8,6 +8,7 @@ GET /stats   {"pid", "child", "requests", "active", "completed", "cancelled"}: c
              completions whose client went away, so a test sees that a cancel came through
 GET /last    the last completion request as it came in: {"method", "path", "headers", "body"}
 POST /set    {"hang_after": 0, "health_status": 500, ...}: changes flags (- is _) while it runs
+WebSockets   to any path: what the client says comes back, as it came
 """
 # mypy: disable-error-code="explicit-override"
 
@@ -168,6 +169,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.buffer = b""
+        self.echoes = False
         self.task: asyncio.Task[None] | None = None
         self.transport: Any = None
 
@@ -175,6 +177,9 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if self.echoes:
+            self.transport.write(data)
+            return
         self.buffer += data
         self.next_request()
 
@@ -196,8 +201,21 @@ class Connection(asyncio.Protocol):
         body = dechunk(rest[:size]) if chunked else rest[:size]
         self.buffer = rest[size:]
         method, path, _ = first.split(" ", 2)
+        if key := headers.get("sec-websocket-key"):
+            self.echo(key)
+            return
         serving = self.serve(method, path.partition("?")[0], headers, body)
         self.task = asyncio.get_running_loop().create_task(serving)
+
+    def echo(self, key: str) -> None:
+        import base64  # noqa: PLC0415  as above
+        import hashlib  # noqa: PLC0415
+
+        self.echoes = True
+        digest = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()
+        accept = f"Sec-WebSocket-Accept: {base64.b64encode(digest).decode()}"
+        self.transport.write(head(101, "Upgrade: websocket", "Connection: Upgrade", accept))
+        self.data_received(self.buffer)
 
     async def serve(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
         engine = self.engine
@@ -207,7 +225,8 @@ class Connection(asyncio.Protocol):
             engine.requests += 1
             engine.active += 1
             try:
-                await self.complete(path, headers, json.loads(body))
+                asked = {"file": body.count(0xFF)} if path == FORM else json.loads(body)
+                await self.complete(path, headers, asked)
             except asyncio.CancelledError:
                 engine.cancelled += 1
                 return
@@ -236,6 +255,8 @@ class Connection(asyncio.Protocol):
             await self.stream(path, asked)
         else:
             words = [word async for word in engine.tokens(asked.get("max_tokens"))]
+            if "file" in asked:
+                words = [f"{asked['file']} bytes"]  # of 0xff, in what was uploaded
             self.answer(200, ANSWERS[path](flags.alias, words))
         engine.completed += 1
         if 0 <= flags.die_after <= engine.completed:
@@ -306,10 +327,12 @@ def embedding(model: str, _words: list[str]) -> Json:
     return {"object": "list", "model": model, "data": data, "usage": usage(0)}
 
 
+FORM = "/v1/audio/transcriptions"
 ANSWERS: dict[str, Callable[[str, list[str]], Json]] = {
     "/v1/chat/completions": chat,
     "/v1/completions": completion,
     "/v1/embeddings": embedding,
+    FORM: lambda _model, words: {"text": "".join(words)},
 }
 
 

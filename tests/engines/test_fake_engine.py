@@ -56,6 +56,23 @@ def test_answers_and_counts(start: Start) -> None:
     assert (counts["requests"], counts["active"], counts["cancelled"]) == (3, 0, 0)
 
 
+def test_counts_what_was_uploaded_and_echoes_a_websocket(start: Start) -> None:
+    engine = start()
+    upload = {"file": ("a", b"\xff" * 70_000)}
+    answer = engine.client.post("/v1/audio/transcriptions", files=upload)
+    assert answer.json() == {"text": "70000 bytes"}
+    offer = "GET /any HTTP/1.1\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", engine.port), timeout=5) as sock:
+        sock.sendall(offer.encode() + b"first")
+        file = sock.makefile("rb")
+        head = b"".join(iter(file.readline, b"\r\n"))
+        assert b" 101 " in head
+        assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head  # RFC 6455 1.3, its own example
+        assert file.read(5) == b"first"
+        sock.sendall(b"more")
+        assert file.read(4) == b"more"
+
+
 def test_streams_tokens_usage_and_done(start: Start) -> None:
     engine = start("--tokens", "3")
     asked = {"stream": True, "stream_options": {"include_usage": True}}

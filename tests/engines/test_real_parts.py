@@ -17,6 +17,17 @@ from tests.engines.running import running
 COUNT = " one two three four five six seven eight nine ten."
 
 
+def test_what_is_chosen_is_there_as_llama_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "llama_server_command", lambda: ["/bin/echo", "a  b"])
+    said = subprocess.run([engines.link(tmp_path), "c  d"], capture_output=True, check=True)
+    assert (said.stdout, (tmp_path / "llama-server").stat().st_mode & 0o777) == (
+        b"a  b c  d\n",
+        0o755,
+    )
+
+
 def ask(text: str, **more: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **more}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.gateway.peers import Asked, Client, read_request
 class FakeControl:
     def __init__(self, token: str = "") -> None:
         self.token = token
+        #: served with, where there is one
+        self.tls: ssl.SSLContext | None = None
         self.table: RouteTable | None = None
         #: it holds no poll: who has its table, or a newer one, is to ask the leader
         self.stands_by = False
@@ -35,10 +38,10 @@ class FakeControl:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -78,6 +81,8 @@ class FakeControl:
         try:
             while (asked := await read_request(reader)) is not None:
                 status, body = await self._answer(asked)
+                if writer.is_closing():
+                    break  # stopped meanwhile
                 head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n"
                 client.send(head.encode() + body)
         except (ConnectionError, asyncio.CancelledError):

@@ -12,7 +12,7 @@ from typing import Any
 import uvloop
 
 from llmgw.core.types.routes import RouteKey, RouteModel, RouteReplica, RouteTable
-from llmgw.gateway.meter import Access
+from llmgw.gateway.books import Access
 from llmgw.gateway.proxy import serve_on
 from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer

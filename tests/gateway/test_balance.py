@@ -219,6 +219,39 @@ def test_a_whole_table_is_taken_as_it_is() -> None:
     assert merged(OLD, new) is new
 
 
+def guess(name: str, **more: Any) -> RouteReplica:
+    return replica(name, incarnation=f"inc-{name}", unheard=True, **more)
+
+
+def known(name: str, **more: Any) -> RouteReplica:
+    return replica(name, incarnation=f"inc-{name}", **more)
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_a63_of_what_was_not_heard_and_may_sleep_all_stays_as_it_is(partial: bool) -> None:
+    """A new leader that no agent has reached: what serves is served on, what was put to sleep is not begun with."""
+    old = RouteTable(version=1, models={"m": model(known("a"), known("b", state="draining"))})
+    goes = guess("goes", state="draining")
+    said = model(guess("a", weight=3), guess("b"), guess("asleep"), goes, known("d"))
+    table = merged(old, RouteTable(version=2, partial=partial, models={"m": said}))
+    assert table.models["m"].replicas == (
+        known("a", weight=3),
+        known("b", state="draining"),
+        goes,
+        known("d"),
+    )
+    assert (table.version, table.models["m"].status) == (2, "loaded")
+
+
+@pytest.mark.parametrize("old", [RouteTable(), RouteTable(models={"m": model()})])
+def test_a63_who_waits_for_what_may_sleep_reads_why(old: RouteTable) -> None:
+    table = merged(old, RouteTable(version=2, models={"m": model(guess("a")), "n": model()}))
+    assert table.models["m"].replicas == ()
+    assert table.models["m"].status == "unloaded"
+    assert "has not answered the control that leads now" in table.models["m"].why
+    assert table.models["n"].status == "loaded"
+
+
 @pytest.mark.parametrize("url", ["http://[::1]:18000", "http://box1:18000/"])
 def test_endpoints_are_urls(url: str) -> None:
     endpoint = Endpoint(RouteReplica(replica="a", endpoint=url, api_key="k"))

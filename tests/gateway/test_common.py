@@ -40,7 +40,8 @@ def test_each_sees_what_the_others_have() -> None:
     for n, row in enumerate(rows, 1):
         row.put(n)
     assert [row.others(11.0) for row in rows] == [5, 4, 3]
-    assert [one.row("key", "y").others(11.0) for one in (a, b, c)] == [0, 0, 0]
+    others = [one.row("key", "y") for one in (a, b, c)]
+    assert [row.others(11.0) for row in others] == [0, 0, 0]
     rows[0].until = 77.5
     assert rows[2].until == 77.5
 
@@ -50,8 +51,8 @@ def test_who_was_not_heard_of_is_out_of_the_count_and_its_heir_begins_at_nothing
     a, b = (shared(fd, i, 2) for i in range(2))
     a.alive(10.0)
     b.alive(10.0)
-    row = a.row("k")
-    b.row("k").put(3)
+    row, its = a.row("k"), b.row("k")
+    its.put(3)
     assert row.others(10.0 + ALIVE_S - 0.1) == 3
     assert row.others(10.0 + ALIVE_S) == 0
     b.alive(20.0)
@@ -63,14 +64,110 @@ def test_who_was_not_heard_of_is_out_of_the_count_and_its_heir_begins_at_nothing
 
 def test_where_all_rows_are_taken_each_counts_for_itself() -> None:
     a, b = gateway(2)
-    names = {a.row(n)._at for n in range(ROWS)}
-    assert len(names) == ROWS
     for one in (a, b):
         one.alive(0.0)
-    b.row("late").put(1)
-    assert a.row("late").others(0.0) == 0
-    b.row(7).put(1)
-    assert a.row(7).others(0.0) == 1
+    held = [a.row(n) for n in range(2 * ROWS)]
+    ours, theirs = a.row("late"), b.row("late")
+    theirs.put(1)
+    assert ours.others(0.0) == 0
+    its = b.row(7)
+    its.put(1)
+    assert held[7].others(0.0) == 1
+
+
+def test_a_row_that_nobody_holds_any_more_is_anothers() -> None:
+    """Each engine that ever ran had one for good: after 4096 of them no limit held over the workers."""
+    a, b = gateway(2)
+    for one in (a, b):
+        one.alive(0.0)
+    kept = a.row("kept")
+    kept.put(2)
+    for n in range(2 * ROWS):
+        rows = a.row(n), b.row(n)
+        rows[0].put(1)
+        assert rows[1].others(0.0) == 1
+    its = b.row("kept")
+    assert its.others(0.0) == 2
+
+
+def test_a_row_stays_while_one_of_them_holds_it_or_its_time_is_to_come() -> None:
+    a, b = gateway(2)
+    for one in (a, b):
+        one.alive(0.0)
+    mine, its = a.row("k"), b.row("k")
+    mine.put(3)
+    its.until = 50.0
+    del its
+    again = b.row("k")
+    assert again.others(0.0) == 3
+    del mine, again
+    churn(a)
+    again = b.row("k")
+    assert (again.others(0.0), again.until) == (0, 50.0)
+    del again
+    for one in (a, b):
+        one.alive(50.0)
+    churn(a)
+    assert b.row("k").until == 0.0
+
+
+def churn(one: Common) -> None:
+    """All rows that are free are somebody's for a moment, with another time."""
+    rows = [one.row("churn", n) for n in range(2 * ROWS)]
+    for row in rows:
+        row.until = min(row.until, 0.0)
+
+
+def test_two_that_hold_one_row_in_one_process_are_counted_together() -> None:
+    """A key whose limit was changed and changed back, with requests of before still in flight."""
+    a, b = gateway(2)
+    for one in (a, b):
+        one.alive(0.0)
+    before, after, seen = a.row("k"), a.row("k"), b.row("k")
+    before.put(2)
+    after.put(1)
+    assert seen.others(0.0) == 3
+    before.put(1)
+    assert seen.others(0.0) == 2
+    del before
+    assert seen.others(0.0) == 1
+    del after
+    assert seen.others(0.0) == 0
+
+
+def test_of_two_that_took_one_row_at_once_one_finds_another_within_a_second() -> None:
+    a, b = gateway(2)
+    for one in (a, b):
+        one.alive(0.0)
+    mine, its = a.row("x"), b.row("x")
+    mine.put(2)
+    its.put(1)
+    at = mine._cell.at
+    for one in (a, b):
+        assert one._cells
+    a.counts[at] = 4711  # a third one took it for free
+    for one in (a, b):
+        one.alive(1.0)
+    assert (mine.others(1.0), its.others(1.0)) == (1, 2)
+    assert a.counts[at] == 4711
+    assert list(a.counts[at + 2 : at + 4]) == [0, 0]
+
+
+def test_one_that_was_stopped_gives_up_what_was_taken_from_it() -> None:
+    a, b = gateway(2)
+    for one in (a, b):
+        one.alive(0.0)
+    stopped = b.row("x")
+    stopped.put(5)
+    a.alive(ALIVE_S)
+    rows = [a.row(n) for n in range(2 * ROWS)]  # of which one has its place
+    b.alive(ALIVE_S)
+    assert sum(row.others(ALIVE_S) for row in rows) == 0
+    del rows
+    mine = a.row("x")
+    a.alive(ALIVE_S)
+    b.alive(ALIVE_S)
+    assert mine.others(ALIVE_S) == 5
 
 
 def test_a_limit_is_that_of_all_workers_together() -> None:

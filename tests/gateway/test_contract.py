@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llmgw.core.types.routes import RouteKey
+from llmgw.core.types.routes import RouteKey, RouteModel
 from llmgw.gateway import openai
 from tests.gateway.peers import Talk, request
 from tests.gateway.rig import loaded, rig, run, table
@@ -251,5 +251,59 @@ def test_listing_by_head_and_preflight_wakes_nothing() -> None:
                     assert (await client.get(path, method)).status in (200, 204)
             demand = world.gateway.demand()
             assert demand.waiting == demand.in_flight == demand.last_byte == {}
+
+    run(scenario())
+
+
+OFFER = {"connection": "Upgrade", "upgrade": "websocket"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "code"),
+    [
+        ("PUT", "/v1/models", {}, 405, "method_not_allowed"),
+        ("GET", "/v1/chat/completions", {}, 405, "method_not_allowed"),
+        ("TRACE", "/upstream/m/x", {}, 405, "method_not_allowed"),
+        ("GET", "/v1/nothing", {}, 404, "not_found"),
+        ("GET", "/v1/models/nobody", {}, 404, "model_not_found"),
+        ("GET", "/upstream/m/%2e%2e/x", {}, 400, "bad_path"),
+        ("GET", "/v1/realtime", OFFER, 400, "invalid_query"),
+        ("GET", "/v1/realtime?model=m", {}, 426, "websocket_only"),
+        ("POST", "/v1/chat/completions", {}, 400, "invalid_body"),
+    ],
+)
+def test_each_refusal_has_its_own_code(
+    method: str, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """Programs go by the code: it says more than a status, and is in no sentence that may change."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+            world.use(table(m=loaded()))
+            client = await world.client()
+            answer = await client.get(path, method, **headers)
+            assert (answer.status, answer.error["code"]) == (status, code)
+            assert answer.error["message"]
+            assert answer.error["hint"]
+            assert ("allow" in answer.headers) == (status == 405)
+
+    run(scenario())
+
+
+def test_a_model_says_the_same_of_itself_each_time() -> None:
+    """`created` is what clients cache by: no table and no other gateway gives another one."""
+
+    async def scenario() -> None:
+        seen = []
+        for version, status in enumerate(("loaded", "loading", "unloaded", "failed"), 1):
+            async with rig() as world:
+                world.use(table(version, m=RouteModel(status=status)))
+                client = await world.client()
+                document = (await client.get("/v1/models/m")).json
+                assert document.pop("status")["value"] == status
+                seen.append(document)
+        assert all(document == seen[0] for document in seen)
+        wanted = {"id", "object", "created", "owned_by", "context_length", "max_model_len"}
+        assert set(seen[0]) == wanted | {"meta", "aliases"}
 
     run(scenario())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from llmgw.config import Trust
 from llmgw.core.types.routes import RouteKey, RouteModel
 from llmgw.gateway import feed
 from llmgw.gateway.feed import BACKOFF_MAX_S, Feed, jitter
@@ -35,12 +36,17 @@ class Log:
 
 class Linked:
     def __init__(
-        self, world: Rig, folder: Path, controls: tuple[FakeControl, ...], token: str
+        self,
+        world: Rig,
+        folder: Path,
+        controls: tuple[FakeControl, ...],
+        token: str,
+        trust: Trust = Trust(),  # noqa: B008 - immutable
     ) -> None:
         self.world = world
         self.log = Log()
         urls = tuple(c.url for c in controls)
-        settings = GatewaySettings(controls=urls, state_dir=folder, token=token)
+        settings = GatewaySettings(controls=urls, state_dir=folder, token=token, trust=trust)
         self.feed = Feed(world.gateway, world.dialer, settings, self.log)
         self.path = folder / "routes.json"
 
@@ -52,10 +58,14 @@ class Linked:
 
 @contextlib.asynccontextmanager
 async def linked(
-    world: Rig, folder: Path, *controls: FakeControl, token: str = ""
+    world: Rig,
+    folder: Path,
+    *controls: FakeControl,
+    token: str = "",
+    trust: Trust = Trust(),  # noqa: B008 - immutable
 ) -> AsyncIterator[Linked]:
     """A gateway whose link to control runs."""
-    link = Linked(world, folder, controls, token)
+    link = Linked(world, folder, controls, token, trust)
     link.feed.restore()
     task = world.group.create_task(link.feed.run())
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from llmgw.core.types.routes import RouteKey, RouteModel
 from llmgw.gateway import local
-from llmgw.gateway.http1 import Request
+from llmgw.gateway.http1 import begun
 from llmgw.gateway.openai import ProblemError
 from llmgw.gateway.state import Gateway
 from tests.gateway.peers import hello, request
@@ -201,7 +201,7 @@ def test_every_answer_has_the_headers_of_every_answer() -> None:
 def test_figures_are_for_this_box_or_for_those_with_a_key() -> None:
     gateway = Gateway(clock=lambda: 0.0, access=None, open_without_keys=True)
     gateway.apply(table(keys=(KEY,), shown=RouteModel()))
-    request = Request(b"GET", b"/metrics", {}, [])
+    request = begun(b"GET", b"/metrics", {}, [])
     assert local.respond(gateway, request, loopback=True)[0] == 200
     with pytest.raises(ProblemError, match="no API key was sent"):
         local.respond(gateway, request, loopback=False)

@@ -155,7 +155,9 @@ def test_term_lets_streams_end_and_says_so_to_control(tmp_path: Path) -> None:
                     go.set()
                     assert (await c.until(b"0\r\n\r\n")).endswith(b"data: two\n\n\r\n0\r\n\r\n")
                     assert await gateway.end() == EXIT_OK
-                assert control.demands[-1]["in_flight"] == {}
+                last = control.demands[-1]
+                assert (last["in_flight"], last["ended"]) == ({}, True)
+                assert not any(d["ended"] for d in control.demands[:-1])
 
     run(scenario())
 

@@ -63,14 +63,20 @@ def seen(reader: RequestReader) -> Any:
 
 @given(SENT, CUTS)
 def test_a_request_means_the_same(messages: list[bytes], cuts: list[int]) -> None:
-    readers = [RequestReader(Budget(), 100), RequestReader(Budget(), 100)]
+    """Asked first whether it stands alone, as `proxy` does, or not; and to a reader that never knows a head."""
+    readers = [RequestReader(Budget(), 100) for _ in range(3)]
     for data in reads(messages, cuts):
-        for reader in readers:
+        request = readers[0].alone(data)
+        if request is not None:
+            readers[0].ready.append(request)
+        else:
+            readers[0].feed(data)
+        for reader in readers[1:]:
             reader.feed(data)
-        readers[1]._known = None
-        one, other = map(seen, readers)
-        assert one == other
-    assert readers[0]._budget.used == readers[1]._budget.used
+        readers[2]._known = None
+        one, other, parsed = map(seen, readers)
+        assert one == other == parsed
+    assert len({reader._budget.used for reader in readers}) == 1
     for reader in readers:
         reader.close()
         assert reader._budget.used == 0
@@ -96,6 +102,46 @@ def test_a_head_is_known_again_also_where_the_body_comes_later() -> None:
     reader.feed(second[-5:])
     assert [r.body for r in reader.ready] == [b"abc", second[-12:], second[-12:]]
     assert [d for d in parsed if d] == [first]
+
+
+def test_a_length_is_that_of_its_own_head_whatever_came_before() -> None:
+    """Of as many digits as last time or not, after heads that are others, cut short, or none at all."""
+    start, rest = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: ", b"\r\nx: y\r\n\r\n"
+    head = memo.head(start + b"3" + rest, 3)
+    assert head is not None
+    good = [b"3", b"45", b"6", b"0", b"0012", b"1234567890"]
+    bad = [b"", b"12x", b"+1", b"1 ", b"12345678901", b"\xb2", b"1_0"]
+    for digits in good:
+        for other in bad:
+            assert head.length(start + other + rest) == -1
+            assert head.length(start + digits) == -1
+            assert head.length(start + digits + rest[:-1]) == -1
+            assert head.length(start + digits + b"\r\nx: z\r\n\r\n") == -1
+            assert head.length(start + digits + rest + b"1" * 9) == int(digits)
+            assert head.end == len(start + digits + rest)
+        assert head.length(b"G" + start[1:] + digits + rest) == -1
+
+
+def test_what_looks_like_a_known_request_is_none_inside_another_nor_behind_the_last() -> None:
+    known = HEADS[0] % 3 + b"abc"
+    for before, error in (
+        (HEADS[0] % 200, False),  # it is part of a body
+        (HEADS[1][:30], False),  # of a header
+        (HEADS[0].replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") % 1 + b"a", False),
+        (HEADS[1] % 201 + b"a" * 201, True),
+    ):
+        reader = RequestReader(Budget(), 200)
+        reader.feed(known)
+        assert reader.alone(known) is not None
+        reader.feed(before)
+        assert (reader.error is not None) == error
+        assert reader.alone(known) is None
+    reader = RequestReader(Budget())
+    reader.feed(known)
+    assert reader.alone(known + known) is None
+    assert reader.alone(known[:-1]) is None
+    reader.close()
+    assert reader.alone(known) is None
 
 
 def test_limits_hold_for_heads_known_again() -> None:

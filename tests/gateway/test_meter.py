@@ -1,27 +1,8 @@
-"""Counters and log lines: what Prometheus and people read."""
-
-import asyncio
+"""Counters: what Prometheus reads."""
 
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
-from llmgw.gateway.answer import Answer
 from llmgw.gateway.balance import Fleet
-from llmgw.gateway.http1 import Request
-from llmgw.gateway.meter import LINES_MAX, Access, Meter
-
-
-class Nobody:
-    paused = False
-    loopback = True
-    peer = "127.0.0.1"
-
-    def write(self, data: bytes) -> None: ...
-
-    def finished(self, *, keep_alive: bool) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def switch(self) -> tuple[asyncio.Transport, asyncio.Protocol, bytes]:
-        raise NotImplementedError
+from llmgw.gateway.meter import Meter
 
 
 def fleet() -> Fleet:
@@ -43,8 +24,8 @@ def test_the_exposition_is_prometheus_text() -> None:
     meter.model("m").wait.add(3.0)
     meter.model("m").gap.add(0.02)
     for _ in range(100):
-        meter.said("m", b'{"usage":{"prompt_tokens":5,"completion_tokens":16}}')
-        meter.said("m", b"{}")
+        meter.model("m").said(b'{"usage":{"prompt_tokens":5,"completion_tokens":16}}')
+        meter.model("m").said(b"{}")
     for _ in range(2):
         meter.refusal("invalid_api_key")
     text = meter.exposition(fleet(), 3).decode()
@@ -71,58 +52,3 @@ def test_the_exposition_is_prometheus_text() -> None:
     for name in {line.split("{")[0].split(" ")[0] for line in lines if not line.startswith("#")}:
         family = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
         assert f"# TYPE {family} " in text
-
-
-def test_a_line_says_what_became_of_a_request_and_holds_no_query() -> None:
-    written: list[bytes] = []
-    wall = iter([1_764_506_000.25, 1_764_506_000.999, 1_764_506_001.0])
-    access = Access(written.append, lambda: next(wall))
-    request = Request(b"POST", b"/v1/models?key=secret", {}, [])
-    answer = Answer(Nobody(), request, b"id-1", keep_alive=True)
-    for end, why in (("ok", ""), ("broken", 'r1 broke "off"'), ("ok", "one-word")):
-        access.request(
-            request,
-            answer,
-            model="m",
-            replica="r",
-            key="",
-            seconds=0.0123,
-            first_s=0.01,
-            waited_s=0.0,
-            end=end,
-            why=why,
-        )
-    assert not written, "lines go out together, once a second"
-    access.flush()
-    access.flush()
-    start = "request  id=id-1 method=POST path=/v1/models status=0 model=m replica=r key=- bytes=0 "
-    start += "ms=12.3 first_ms=10.0 waited_ms=0"
-    assert written[0].decode().splitlines() == [
-        f"2025-11-30T12:33:20Z info    {start} end=ok",
-        f'2025-11-30T12:33:20Z warning {start} end=broken why="r1 broke \\"off\\""',
-        f"2025-11-30T12:33:21Z info    {start} end=ok why=one-word",
-    ]
-    assert len(written) == 1
-
-
-def test_lines_do_not_pile_up() -> None:
-    written: list[bytes] = []
-    access = Access(written.append, lambda: 0.0)
-    request = Request(b"GET", b"/v1/\xc3\xa9 \n", {}, [])
-    answer = Answer(Nobody(), request, b"id-1", keep_alive=True)
-    for _ in range(LINES_MAX):
-        access.request(
-            request,
-            answer,
-            model="",
-            replica="",
-            key="",
-            seconds=0.0,
-            first_s=0.0,
-            waited_s=0.0,
-            end="refused",
-            why="",
-        )
-    (data,) = written
-    assert data.count(b"\n") == LINES_MAX
-    assert 'path="/v1/é \\n"' in data.decode()

@@ -87,6 +87,27 @@ def test_with_several_replicas_the_one_that_has_room_is_taken() -> None:
     assert take(b) is None
 
 
+def test_of_two_workers_that_choose_at_the_same_moment_one_gets_the_last_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both have looked and found room; then one takes it, then the other comes to its choice."""
+    (a, _), (b, _) = workers(table(m=loaded(E1, max_in_flight=1)))
+    got: list[Endpoint | None] = []
+    plain = Target.choose
+
+    def choose(self: Target, *args: Any) -> Endpoint | None:
+        if self is a and not got:
+            got.append(take(b))
+        return plain(self, *args)
+
+    monkeypatch.setattr(Target, "choose", choose)
+    got.append(take(a))
+    assert [e is not None for e in got] == [True, False]
+    assert got[0] is not None
+    got[0].left(0.0)
+    assert take(a)
+
+
 def test_the_queue_is_one_queue() -> None:
     (a, _), (b, _) = workers(table(m=loaded(E1, max_in_flight=1, queue=3)))
     assert take(a)
@@ -136,6 +157,57 @@ def test_a_worker_that_is_gone_holds_nothing(what: str) -> None:
     assert a.choose(1.0) is None
     ours.alive(ALIVE_S)
     assert a.choose(ALIVE_S)
+
+
+def test_an_engine_at_the_address_of_another_begins_at_nothing() -> None:
+    """The port was given to another replica while requests to the old one still waited for a host that is gone."""
+    old = replace(E1, incarnation="i1")
+    fleets = []
+    for common in gateway(2):
+        fleet = Fleet()
+        share(fleet, common)
+        common.alive(0.0)
+        fleet.apply(table(1, m=loaded(old, max_in_flight=2)), 0.0)
+        fleets.append(fleet)
+    a, b = fleets
+    held = [take(a.targets["m"]), take(a.targets["m"])]
+    assert take(b.targets["m"]) is None
+    new = replace(old, replica="e9", incarnation="i2")
+    for fleet in fleets:
+        fleet.apply(table(2, m=loaded(new, max_in_flight=2)), 0.0)
+    first, second = take(a.targets["m"]), take(b.targets["m"])
+    assert first is not None
+    assert second is not None
+    for endpoint in held:  # what the old one had says nothing of the new one
+        assert endpoint is not None
+        endpoint.left(0.0)
+    assert take(b.targets["m"]) is None
+    first.left(0.0)
+    assert take(b.targets["m"]) is second
+
+
+def test_a_replica_that_comes_back_has_what_it_had() -> None:
+    """Out of one table and in the next: its requests went on all the while, and fill its places."""
+    route = loaded(replace(E1, incarnation="i1"), max_in_flight=1)
+    for fleet in (Fleet(), shared_fleet()):
+        fleet.apply(table(1, m=route), 0.0)
+        held = take(fleet.targets["m"])
+        assert held is not None
+        fleet.apply(table(2), 0.0)
+        assert list(fleet.retired) == [held]
+        fleet.apply(table(3, m=route), 0.0)
+        assert not fleet.retired
+        assert not held.gone
+        assert take(fleet.targets["m"]) is None
+        held.left(0.0)
+        assert take(fleet.targets["m"]) is held
+
+
+def shared_fleet() -> Fleet:
+    (common,) = gateway(1)
+    fleet = Fleet()
+    share(fleet, common)
+    return fleet
 
 
 async def some_on_each(port: int, stack: contextlib.AsyncExitStack) -> list[Client]:

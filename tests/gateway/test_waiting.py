@@ -177,6 +177,7 @@ def test_a_failed_model_says_why_at_once() -> None:
                 assert answer.status == 503
                 assert answer.error["code"] == "model_failed"
                 assert "CUDA out of memory" in answer.error["message"]
+                assert answer.error["hint"] == "`llmgw clear m` lets it start again"
             assert world.waiting() == {}
 
     run(scenario())
@@ -221,6 +222,7 @@ def test_a64_a_model_that_fits_nowhere_is_refused_at_once_with_the_reason() -> N
             for answer in (await first.answer(), await opened.answer(), await world.ask(ASK)):
                 assert (answer.status, answer.error["code"]) == (503, "model_no_room")
                 assert answer.error["message"] == f"there is no room for model 'm': {why}"
+                assert answer.error["hint"] == "`llmgw status m` says what is in the way"
                 assert answer.headers["retry-after"] == "30"
             assert world.waiting() == {}
 

@@ -1,13 +1,17 @@
 """WebSockets under load and at their ends: back-pressure, silence, drains, and engines that die within the switch."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from llmgw.errors import EXIT_OK
 from llmgw.gateway import proxy
 from llmgw.gateway.breaker import SILENT_S
 from tests.gateway.peers import Talk, hello, request
 from tests.gateway.rig import loaded, rig, run, table
+from tests.gateway.test_main import client
+from tests.gateway.test_takeover import world
 from tests.gateway.test_websocket import OFFER, REALTIME, TAKEN, echo, in_use, opened
 
 
@@ -147,5 +151,32 @@ def test_an_engine_that_dies_within_its_switch(cut: int) -> None:
                 await asyncio.sleep(0.01)
                 world.pass_time(10.0)
             assert (await answering).status in (502, 503)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_session_lives_on_in_a_gateway_that_was_replaced_for_as_long_as_it_takes(
+    tmp_path: Path, workers: int
+) -> None:
+    """Nobody waits for that process: the limit of an end, here none at all, is for who was told to stop."""
+
+    async def scenario() -> None:
+        async with world(tmp_path) as w:
+            w.engine.script = echo
+            old = await w.first(workers=workers, drain_timeout_s=0.0)
+            async with client(w.port) as session:
+                session.send(request(None, REALTIME, "GET", **OFFER))
+                assert (await session.head())[0] == 101
+                await w.heir(workers=workers).event("took over")
+                await old.event("stopping")
+                async with client(w.port) as other:
+                    assert (await other.get("/healthz")).status == 200
+                for _ in range(3):
+                    await asyncio.sleep(0.5)
+                    session.send(b"still here")
+                    assert await session.until(b"STILL HERE") == b"STILL HERE"
+                assert old.popen.poll() is None
+            assert await old.end() == EXIT_OK
 
     run(scenario())

@@ -55,7 +55,9 @@ async def family(tmp_path: Path) -> AsyncIterator[tuple[World, Process]]:
 
         w.start = start  # type: ignore[method-assign]
         try:
-            yield w, await w.first()
+            gateway = await w.first()
+            await until(lambda: len(workers(gateway)) == 2)  # each says so after it accepts
+            yield w, gateway
         finally:
             for gateway in started:
                 gateway.popen.kill()

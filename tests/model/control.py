@@ -91,7 +91,9 @@ def leads(rules: Rules, control: Ctl, epoch: int, uuid: str, known: frozenset[st
 
 def rises(control: Ctl, epoch: int) -> Ctl:
     """As `Leads.fence`: the lease is still its own, an agent has seen an epoch that its own is not above."""
-    return control._replace(state=box(replace(control.state.value, epoch=epoch, outdated=True)))
+    return control._replace(
+        state=box(replace(control.state.value, epoch=epoch, outdated=True, unheard=None))
+    )
 
 
 def quiet(control: Ctl) -> Turn:

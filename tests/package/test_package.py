@@ -95,6 +95,19 @@ def test_the_file_says_its_version(away: Away) -> None:
 
 
 @built
+def test_each_python_finds_every_library_in_it() -> None:
+    """One that is compiled is there once for each Python, or for all; else it fails where that Python is met."""
+    with zipfile.ZipFile(FILE) as file:
+        wheels = {name.split("/")[1] for name in file.namelist() if ".whl/" in name}
+    found: dict[str, set[str]] = {}
+    for name, *_, python, abi, _ in (w.removesuffix(".whl").split("-") for w in wheels):
+        found.setdefault(name, set()).add("all" if abi in ("none", "abi3") else python)
+    each = {f"cp{version.replace('.', '')}" for version in package.PYTHONS}
+    assert {name: p for name, p in found.items() if p not in ({"all"}, each)} == {}
+    assert "cffi" in found
+
+
+@built
 def test_the_file_runs_a_box(away: Away) -> None:
     """Control, agent and gateway are children of it, started by its own unpacked Python."""
     (away.folder / "catalog.yaml").write_text(MODEL)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from llmgw.core.supervise import durable, initial_state, next_due, unidentified
+from llmgw.core.supervise.follow import Following
 from llmgw.core.supervise.report import node_report
 from llmgw.core.types import node as n
 from llmgw.core.types.messages import Command, Foreign, Gpu, NodeReport, Refusal, Start, Token
@@ -54,6 +55,7 @@ class Agent(Process):
         self._ticks_at = float("inf")
         self._watched: dict[Key, tuple[Engine, int]] = {}
         self._unwritten: set[Key] = set()
+        self.following = Following()
         host.exited = self._exited
 
     @property
@@ -80,6 +82,7 @@ class Agent(Process):
         self.state = initial_state(facts, (*self.journal.values(), *found), self.token)
         self.heard_leader = False
         self._watched, self._unwritten, self._ticks_at = {}, set(), float("inf")
+        self.following = Following()
         self.links = {url: Link(self, url) for url in self.sim.urls}
         self.sim.say(self.facts.node, "agent starts", f"{len(self.journal)} records in its journal")
         self._see_gpus(self.host.gpus(), self._foreign())
@@ -127,6 +130,13 @@ class Agent(Process):
         self._wind()
 
     def command(self, control: str, command: Command) -> None:
+        assert self.state is not None
+        if self.following.keeps(self.state, control, command, {}):
+            self.sim.say(self.facts.node, "start is kept", getattr(command, "shard", ""))
+            return
+        self._ordered(control, command)
+
+    def _ordered(self, control: str, command: Command) -> None:
         busy = {}
         if isinstance(command, Start):
             there = self.host.listener(command.port)
@@ -137,6 +147,8 @@ class Agent(Process):
 
     def _wind(self) -> None:
         """Ask for a Tick when one is due."""
+        for late in self.following.due(self.state) if self.state is not None else ():
+            self._ordered(late.control, late.start)
         if self.state is None:
             return
         due = next_due(self.state)
@@ -293,7 +305,9 @@ class Agent(Process):
     def _exited(self, engine: Engine) -> None:
         watched, attempt = self._watched.get(engine.key, (None, 0))
         if self.state is not None and watched is engine:
-            gone = n.Exited(key=engine.key, attempt=attempt, code=engine.code)
+            record = self.state.records.get(engine.key)
+            seen = evidence.tree(self.host, record) if record is not None else None
+            gone = n.Exited(key=engine.key, attempt=attempt, code=engine.code, seen=seen)
             self.later(0.01, lambda: self.feed(gone))
 
     def _refuse(self, control: str, refusal: Refusal) -> None:

@@ -207,7 +207,7 @@ class Control(Process):
         if self.standing:
             memory = merged(memory, None, memory_of(self.picture, 0.0))
         elif self.lapsed:
-            memory = memory_of(self.picture, 0.0)
+            memory = replace(memory_of(self.picture, 0.0), gateways=None)
         state = self._started(catalog, memory)
         self.state = replace(state, epoch=epoch, leader_uuid=self.uuid, gateways=gateways)
         self.passes = Passes(self)
@@ -280,8 +280,10 @@ class Control(Process):
     def remembered(self) -> Memory:
         """Times are in the file by the clock on the wall, and come back by it."""
         memory, kept, now = self.disk.memory, self.disk.kept, self._moment()
+        lease = self.sim.lease
         return replace(
             memory,
+            gateways=memory.gateways if lease.kind == "file" else lease.gateways,
             draining=draining_of(draining_rows(memory.draining, kept), now, self._bad_row),
             failures=failures_of(_failures(memory, kept), now, self._bad_row),
         )

@@ -75,10 +75,10 @@ class Day:
         (self.gateway,) = self.sim.gateways
         self.gateway.patience_s = PATIENCE_S
 
-    def run(self, seconds: float, *, faults: bool = False) -> Figures:
+    def run(self, seconds: float, *, faults: bool = False, pressed: bool = False) -> Figures:
         """From one busy hour into the next: each model has times in which it is asked without a pause, and quiet ones.
 
-        `faults`: control and agents are killed, and started again soon after.
+        `faults`: control and agents are killed, and started again soon after; `pressed`: no model has a quiet time.
         """
         self.sim.run(65.0)  # control has heard every gateway by then
         began = self.sim.clock.now
@@ -86,7 +86,7 @@ class Day:
             who = self.rng.choice(("control", "box0"))
             self.sim.clock.at(began + fault_s, partial(self._dies, who))
         requests = 0
-        for at_s, name, for_s in self._traffic(seconds):
+        for at_s, name, for_s in self._traffic(seconds, pressed=pressed):
             self.sim.clock.run_until(began + at_s)
             self.gateway.ask(name, for_s)
             requests += 1
@@ -96,12 +96,12 @@ class Day:
     def _dies(self, who: str) -> None:
         self.commands.act(f"at 0 kill {who} for=4")
 
-    def _traffic(self, seconds: float) -> Iterator[tuple[float, str, float]]:
+    def _traffic(self, seconds: float, *, pressed: bool) -> Iterator[tuple[float, str, float]]:
         asks = []
         for name in self.load_s:
             at_s = 0.0
             while at_s < seconds:
-                busy = self.rng.random() < 0.5
+                busy = pressed or self.rng.random() < 0.5
                 gap_s = self.rng.choice((2.0, 8.0)) if busy else self.rng.choice((60.0, 240.0))
                 until_s = at_s + self.rng.uniform(60.0, 600.0)
                 while (at_s := at_s + self.rng.expovariate(1 / gap_s)) < min(until_s, seconds):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from llmgw.core.types.routes import Demand, RouteModel, RouteReplica, RouteTable
+from llmgw.gateway.balance import as_known
 from tests.sim.world import Engine
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Gateway:
         self.up = True
         #: alive, and its posts do not come through
         self.silent = False
-        self.silent_since_s = 0.0
+        #: since when it has said nothing; None: its last post went out
+        self.silent_since_s: float | None = None
         self.table = RouteTable()
         self.running: list[Request] = []
         self.waiting: list[Request] = []
@@ -70,6 +72,12 @@ class Gateway:
         if request is not None:
             self.sim.clock.at(now + self.patience_s, lambda: self._leaves(request))
 
+    def falls_silent(self) -> None:
+        """Again, before it said a word: who listens has heard nothing since the first time."""
+        self.silent = True
+        if self.silent_since_s is None:
+            self.silent_since_s = self.sim.clock.now
+
     def crash(self) -> None:
         self.up = False
         self.running, self.waiting = [], []
@@ -78,8 +86,8 @@ class Gateway:
         """A newer table takes the place of the old one; a partial one only adds and changes (A50)."""
         if not self.up or table.version <= self.table.version:
             return
-        before = self.table
-        self.table = merged(before, table) if table.partial else table
+        before, new = self.table, as_known(self.table, table)
+        self.table = merged(before, new) if new.partial else new
         self.sim.judge.adopts(self, table, before)
         self._try()
         self._refuse()
@@ -124,7 +132,7 @@ class Gateway:
             if engine is None or not engine.is_of(route.incarnation):
                 continue
             if route.state == "ready" and engine.answers(self.sim.clock.now):
-                self.sim.judge.sent(engine)
+                self.sim.judge.sent(self, engine)
                 return route, engine
         return None
 
@@ -159,6 +167,7 @@ class Gateway:
         self._due = False
         if not self.up or self.silent:
             return
+        self.silent_since_s = None
         self._n += 1
         demand = self.demand(self._n)
         for url, control in self.sim.controls.items():

@@ -118,8 +118,10 @@ class Judge:
         cut = [r for g in heard for r in g.on(engine)]
         self.require("no stream is cut", not cut, f"{engine} falls asleep, {len(cut)} in flight")
 
-    def sent(self, engine: Engine) -> None:
-        self.require("no request is sent to a sleeper", not engine.sleeping, f"to {engine}")
+    def sent(self, gateway: Gateway, engine: Engine) -> None:
+        """By one that is out of the count it may be: no sleep waits for it, and it serves by its last table (F5)."""
+        asleep = engine.sleeping and not self.forgotten(gateway)
+        self.require("no request is sent to a sleeper", not asleep, f"to {engine}")
 
     def _freed(self, host: Host, key: Key) -> None:
         left = host.live(key)
@@ -192,7 +194,8 @@ class Judge:
 
     def forgotten(self, gateway: Gateway) -> bool:
         """Silent for 60 s is out of the count by contract/http.md."""
-        return gateway.silent and self.sim.clock.now - gateway.silent_since_s >= GATEWAY_GONE_S
+        since_s = gateway.silent_since_s
+        return since_s is not None and self.sim.clock.now - since_s >= GATEWAY_GONE_S
 
     # ------------------------------------------------------------ controls
 

@@ -23,6 +23,8 @@ class Lease:
         self.waiting: dict[str, Act] = {}
         #: the highest that anybody led with; a store keeps it for all, a file is its control's own
         self.epoch = 0
+        #: those that the last leader counted, as it left them in a store
+        self.gateways: frozenset[str] | None = None
         #: how often it was taken: a later life of the same control is another holder (F32, F33)
         self._tenure = 0
 

@@ -67,6 +67,7 @@ class Link:
         self._registering, self._posting = True, False
         self.session = ""
         # Also before there was one: a registration whose reply was lost may have opened it at control.
+        agent.following.lost(self.url)
         agent.feed(SessionLost(self.url))
         if not agent.up:
             return

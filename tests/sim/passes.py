@@ -115,7 +115,9 @@ class Passes:
         known = {x.report.replica for node in state.nodes.values() for x in node.shards}
         replica, incarnation = sim.new_id(action.model, known)
         model, placed = state.catalog.models[action.model], (action.profile, spots)
-        for node, start in start_message(state, model, placed, replica, incarnation):
+        after = action.after if isinstance(action, p.StartReplica) else ()
+        for node, order in start_message(state, model, placed, replica, incarnation):
+            start = replace(order, after=after)
             where = f"{node} {','.join(start.gpus) or 'cpu'} port {start.port}"
             word = "roll" if roll else "start"
             sim.say(control.url, word, f"{start.shard} on {where}: {action.why}")
@@ -200,6 +202,8 @@ class Passes:
             paused=state.paused,
             confirmed=state.confirmed,
         )
+        if not self.sim.lease.away:
+            self.sim.lease.gateways = memory.gateways
         return self.control.keep(memory)
 
     def _publish(self, found: Survey) -> None:

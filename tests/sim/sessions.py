@@ -113,8 +113,8 @@ class Sessions:
             control.heard.last_new_s = self.control.now_s
         self._told(report.node, report.shards)
         # A stop that was lost on its way (F79): by the agent's whole word it is still wanted, and judged anew.
-        up = {x.incarnation for x in report.shards if x.desired == "running" and x.state in m.LIVE}
-        control.heard.stopped -= up
+        up = (x for x in report.shards if x.state in m.LIVE or x.state in m.STARTING)
+        control.heard.stopped -= {x.incarnation for x in up if x.desired == "running"}
         control.observe(s.NodeRegistered(report))
 
     def _told(self, node: str, shards: Iterable[m.ShardReport]) -> None:
@@ -194,7 +194,7 @@ class Sessions:
         if not control.keep_epoch(epoch):
             control.crash("no higher epoch can be stored", again_s=RESTART_S)
             return
-        control.state = replace(control.picture, epoch=epoch, outdated=True)
+        control.state = replace(control.picture, epoch=epoch, outdated=True, unheard=None)
         for node, session in self.of.items():
             session.fenced = False
             self.send(node, m.SendReport())

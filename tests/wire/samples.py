@@ -92,6 +92,7 @@ SHARD = ShardReport(
     last_request_age_s=12.5,
     progress=0.75,
     gpu_peak_bytes=18 << 30,
+    host_peak_bytes=3 << 30,
     error="3 of the last 5 probes failed",
     gave_up=True,
     never_ran=True,
@@ -136,6 +137,7 @@ REPORT = NodeReport(
     epoch_seen=11,
     leader_uuid="0a1b2c3d",
     address="10.0.0.11",
+    loopback=f"{BOOT_ID}:4026531840",
     inspect="https://10.0.0.11:8802",
     inspect_pin="sha256:" + "5" * 64,
     pools=("fast", "default"),
@@ -143,6 +145,7 @@ REPORT = NodeReport(
     fabrics={"ib0": Fabric(address="10.1.0.11", hcas=("mlx5_0",))},
     circuit="office",
     reattached=True,
+    follows=True,
     capacity=Capacity(
         cpu_cores=16.0, host_memory_bytes=64 * GIB, power_w=1200.0, ports=(18000, 18099)
     ),
@@ -210,6 +213,7 @@ START = Start(
         ),
     ),
     start_order="workers_first",
+    after=(("beta-2/0", "inc-beta"),),
     api_key="secret-of-the-engine",
     insecure=True,
     sleep=Doors(
@@ -323,12 +327,14 @@ ROUTES = RouteTable(
                 RouteReplica(
                     replica="alpha-7k2m",
                     endpoint="http://10.0.0.11:18000",
+                    loopback=f"{BOOT_ID}:4026531840",
                     incarnation="inc-alpha",
                     profile="q4",
                     state="draining",
                     weight=3,
                     api_key="secret-of-the-engine",
                     upstream_model="alpha-served",
+                    unheard=True,
                 ),
             ),
         ),
@@ -354,6 +360,7 @@ DEMAND = Demand(
     breaker={"alpha-7k2m": "half-open"},
     breaker_why={"alpha-7k2m": "alpha-7k2m answers 503"},
     answered={"alpha-7k2m": 0.5},
+    ended=True,
 )
 FACTS = NodeFacts(node="box1", node_id=NODE_ID, boot_id=BOOT_ID, address="10.0.0.11")
 RECORD = Record(

@@ -89,6 +89,15 @@ def test_a_start_and_a_roll_have_their_rows() -> None:
     assert doc["disturbs"] == 1
 
 
+def test_a_roll_that_waits_for_other_starts_is_marked_like_one() -> None:
+    new = catalog(
+        model("alpha", profile(fingerprints={"default": "1:bbbb"}), low=1), model("c", low=1)
+    )
+    doc = document(plan_of(new, node("box1", shard("alpha-1/0"))))
+    rows = {a["action"]: a for a in doc["actions"]}
+    assert (rows["wait"]["model"], rows["wait"]["disturbs"], doc["disturbs"]) == ("alpha", True, 1)
+
+
 def test_the_digest_covers_what_would_change_and_nothing_else() -> None:
     other = plan_of(CAT, node("box9", shard("alpha-7/0")))
     assert document(QUIET)["digest"] == document(other)["digest"]

@@ -13,11 +13,11 @@ import httpx
 import msgspec
 
 from llmgw import config, tls
-from llmgw.agent import process
-from llmgw.agent.doctor.look import Answer, Cards
+from llmgw.agent import bearers, process
+from llmgw.agent.doctor.look import Answer, Cards, Owner, holder
 from llmgw.agent.gpu import GpuFileError, Gpus
 from llmgw.agent.gpu.nvml import persistence_off
-from llmgw.agent.identity import FILE
+from llmgw.agent.identity import FILE, node_id_in
 from llmgw.config import Trust
 
 #: A service manager or a control that hangs must not hang who asks what is wrong.
@@ -38,8 +38,11 @@ def cards(source: str) -> Cards:
 
 
 def ask(url: str, path: str, token: str, trust: Trust = Trust()) -> Answer:  # noqa: B008 - immutable
-    """A GET; a proxy of the login shell is not for the fleet's own traffic."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    """A GET; a proxy of the login shell is not for the fleet's own traffic.
+
+    Whether anybody is there is asked without the token: on its way to a port of TLS anybody could read it.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token and path != "/healthz" else {}
     plain, trust = config.pinned(url, trust)
     try:
         found = httpx.get(
@@ -78,6 +81,22 @@ def tell(argv: tuple[str, ...]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def others(state_dir: Path) -> dict[int, Owner]:
+    """Live processes that carry another agent's markers, by pid."""
+    own, found = node_id_in(state_dir / FILE), {}
+    owners: dict[str, Owner] = {}
+    for b in bearers.bearers():
+        if b.node_id == own:
+            continue
+        known = owners.get(b.node_id)
+        if known is None or (known.home is None and b.home):
+            home = Path(b.home) if b.home else None
+            pid = holder(home) if home else 0
+            owners[b.node_id] = Owner(b.node, home, pid, bool(pid) or bearers.alive(b.node_id))
+        found[int(b.who.removeprefix("pid "))] = b.node_id
+    return {pid: owners[node_id] for pid, node_id in found.items()}
 
 
 def engines(state_dir: Path) -> dict[int, str]:

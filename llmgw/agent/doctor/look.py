@@ -43,9 +43,25 @@ class Cards(NamedTuple):
     unheld: tuple[int, ...] = ()
 
 
+class Owner(NamedTuple):
+    """Another agent whose engines are here. `home` None: its state dir is not known; `pid` 0: nor its process."""
+
+    node: str
+    home: Path | None
+    pid: int
+    alive: bool
+
+    @property
+    def words(self) -> str:
+        who = f"node {self.node or '?'}" + (f", pid {self.pid}" if self.pid else "")
+        return f"({who})"
+
+
 class Node(Struct, frozen=True, kw_only=True):
     """The settings of this node's agent, and the doors.
 
+    `remembered`: the control that the command line of this box asks besides, in `memory`. `others`: by pid, the agent
+    whose engine it is, where not ours.
     `catalog` may be the finding that there is none to read. `engines` tells pid -> shard, `tell` what a command prints,
     "" for nothing; `unsynchronised` is None where the kernel does not say; `time_s` is wall time.
     """
@@ -56,12 +72,15 @@ class Node(Struct, frozen=True, kw_only=True):
     gpus: str
     controls: tuple[str, ...]
     token: str
+    remembered: tuple[str, ...] = ()
+    memory: Path = Path()
     catalog: Catalog | Check
     cards: Callable[[], Cards]
     unsynchronised: Callable[[], bool | None]
     time_s: Callable[[], float]
     ask: Callable[[str, str], Answer]
     engines: Callable[[], dict[int, str]]
+    others: Callable[[], dict[int, Owner]]
     tell: Callable[[tuple[str, ...]], str]
     may: Callable[[Path, int], bool] = os.access
     user: int = os.geteuid()

@@ -33,6 +33,20 @@ def peers(node: Node) -> Iterator[Check]:
         yield Check("ok", "control", f"{url} answers within {(after - before) * 1000:.0f} ms")
         yield from _skew(url, answer, (before + after) / 2)
         yield _token(node, url)
+    yield from _remembered(node)
+
+
+def _remembered(node: Node) -> Iterator[Check]:
+    """Status and this would speak of two controls, and one of them is no more."""
+    for said in node.remembered:
+        url = said.partition("#")[0]
+        if url not in node.controls and not node.ask(said, "/healthz").status:
+            fact = (
+                f"llmgw on this box asks {url}, as control here was reached last ({node.memory}), and it does not "
+                f"answer; the agent's is {', '.join(node.controls)}"
+            )
+            hint = "start it; where no control runs here any more remove that file, or set LLMGW_CONTROL"
+            yield Check("warn", "control", fact, hint)
 
 
 def _clock(node: Node) -> Check:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmgw.agent import ports
-from llmgw.agent.doctor.look import Check, Node, gib, some, there
+from llmgw.agent.doctor.look import Check, Node, Owner, gib, some, there
 
 #: Below this the journal, logs and downloads are in danger; the agent itself refuses starts much later.
 LOW_BYTES = 2 << 30
@@ -21,15 +21,24 @@ REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"})
 
 def place(node: Node) -> Iterator[Check]:
     yield _state_dir(node)
-    agent = node.agent()
+    agent, others = node.agent(), node.others()
     if agent:
         yield Check("ok", "agent", f"pid {agent} runs with state dir {node.state_dir}")
     else:
         fact = f"no agent runs with state dir {node.state_dir}"
-        yield Check("warn", "agent", fact, "start it: llmgw agent, or name its --state-dir")
+        yield Check("warn", "agent", fact, _where_one_runs(node.name, others))
     engines = node.engines()
     yield _kill_mode(node, agent, engines)
-    yield from _ports(node, engines)
+    yield from _ports(node, engines, others)
+
+
+def _where_one_runs(name: str, others: dict[int, Owner]) -> str:
+    """Rather one of this name: it is probably the one that was meant."""
+    run = sorted({o for o in others.values() if o.alive and o.home}, key=lambda o: o.node != name)
+    if not run:
+        return "start it: llmgw agent, or name its --state-dir"
+    runs = run[0]
+    return f"one runs with state dir {runs.home} {runs.words}: `llmgw doctor --state-dir {runs.home}` looks at it"
 
 
 def _state_dir(node: Node) -> Check:
@@ -113,7 +122,7 @@ def _within(cgroup: str, other: str) -> bool:
     return cgroup == other or cgroup.startswith(other + "/")
 
 
-def _ports(node: Node, engines: dict[int, str]) -> Iterator[Check]:
+def _ports(node: Node, engines: dict[int, str], others_of: dict[int, Owner]) -> Iterator[Check]:
     low, high = node.ports
     text = f"ports {low}-{high}"
     there: dict[int, set[int]] = {}
@@ -121,18 +130,20 @@ def _ports(node: Node, engines: dict[int, str]) -> Iterator[Check]:
         if sock.state == ports.LISTEN and low <= sock.port <= high:
             there.setdefault(sock.port, set()).add(sock.inode)
     ours = {inode for pid in engines for inode in ports.inodes(pid)} if there else set()
-    others = sorted(port for port, inodes in there.items() if not inodes <= ours)
-    mine = len(there) - len(others)
-    if others:
-        who = [f"{p} by {ports.holder(p)}" for p in others[:3]]
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""  # noqa: PLR2004
-        fact = f"{text}: {', '.join(who)}{more}; {mine} listened on by our engines"
+    others = {port: inodes for port, inodes in there.items() if not inodes <= ours}
+    mine = f"{len(there) - len(others)} listened on by our engines"
+    theirs = _theirs(others, others_of) if others else {}
+    for owner, taken in theirs.items():
+        whose = f"engines of {_agent(owner)}, which {'runs' if owner.alive else 'does not run'}"
+        fact = f"{text}: {some([str(p) for p in taken], 3)} by {whose}; {mine}"
+        yield Check("warn", "ports", fact, _leave(owner))
+    strange = sorted(others.keys() - {port for taken in theirs.values() for port in taken})
+    if strange:
+        who = some([f"{p} by {ports.holder(p)}" for p in strange[:3]] + [""] * len(strange[3:]), 3)
         hint = "end them, or give the agent other --ports: a start on one of these is refused"
-        yield Check("warn", "ports", fact, hint)
-    else:
-        yield Check(
-            "ok", "ports", f"{text}: {mine} listened on by our engines, the others are free"
-        )
+        yield Check("warn", "ports", f"{text}: {who}; {mine}", hint)
+    if not others:
+        yield Check("ok", "ports", f"{text}: {mine}, the others are free")
     first = int(node.text("proc/sys/net/ipv4/ip_unprivileged_port_start") or 0)
     if node.user and low < first:
         fact = f"{text}: below {first} only root may listen (ip_unprivileged_port_start)"
@@ -141,6 +152,31 @@ def _ports(node: Node, engines: dict[int, str]) -> Iterator[Check]:
         fact = f"{text}: the kernel lends {begin} to clients' connections (ip_local_port_range)"
         hint = f"sysctl net.ipv4.ip_local_reserved_ports={low}-{high}, or give other --ports"
         yield Check("warn", "ports", fact, hint)
+
+
+def _theirs(taken: dict[int, set[int]], others: dict[int, Owner]) -> dict[Owner, list[int]]:
+    """Of the ports that are not ours, those that engines of other agents listen on."""
+    of = {inode: owner for pid, owner in others.items() for inode in ports.inodes(pid)}
+    found: dict[Owner, list[int]] = {}
+    for port, inodes in sorted(taken.items()):
+        owner = next((of[i] for i in inodes if i in of), None)
+        if owner is not None:
+            found.setdefault(owner, []).append(port)
+    return found
+
+
+def _agent(owner: Owner) -> str:
+    return f"{f'the agent of {owner.home}' if owner.home else 'another agent'} {owner.words}"
+
+
+def _leave(owner: Owner) -> str:
+    """Whoever ends them ends what serves."""
+    if owner.alive:
+        at = f": `llmgw doctor --state-dir {owner.home}` looks at it" if owner.home else ""
+        return f"they are that agent's, leave them{at}; give one of the two agents other --ports"
+    if owner.home:
+        return f"start it, and it takes them up: llmgw agent --state-dir {owner.home}"
+    return "start that agent, and it takes them up; with its folder lost stop them by hand"
 
 
 def _lent(node: Node, low: int, high: int) -> str | None:

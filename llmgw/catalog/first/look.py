@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,10 +19,19 @@ from llmgw.catalog.first import gguf
 #: Where people and tools keep weights: llama.cpp, LM Studio and Hugging Face, and a disk of one's own.
 FOLDERS = ("/models", "/mnt/models", "/srv/models", "~/models", "~/.cache/llama.cpp", "~/.lmstudio/models",
            "~/.cache/huggingface/hub")  # fmt: skip
-#: Programs of the built-in engines.
-PROGRAMS = {"llama-server": "llama.cpp", "vllm": "vllm"}
-#: Beside PATH: where a build of one's own lies.
-BUILDS = ("~/llama.cpp/build/bin", "/opt/llama.cpp/build/bin", "/opt/llama.cpp/bin")
+#: Engine -> its program, as it is called by who built it; the first of a folder is taken.
+PROGRAMS = {
+    "llama.cpp": (
+        "llama-server",
+        *(f"llama-server-{by}" for by in ("cuda", "rocm", "vulkan", "cpu")),
+    ),
+    "vllm": ("vllm",),
+    "ollama": ("ollama",),
+}
+#: Beside PATH, in this order: where people, package managers and a build of one's own put programs.
+PLACES = ("~/.local/bin", "/usr/local/bin", "~/llama.cpp/build/bin", "~/src/llama.cpp/build/bin", "~/llama.cpp",
+          "/opt/llama.cpp/build/bin", "/opt/llama.cpp/bin", "/opt/llama.cpp", "/opt/bin", "/opt/vllm/bin",
+          "/home/linuxbrew/.linuxbrew/bin", "/snap/bin")  # fmt: skip
 _MAX_DEPTH, _MAX_ENTRIES = 6, 50_000
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
@@ -45,25 +55,44 @@ class Box(Struct, frozen=True):
     folders: tuple[str, ...]
 
 
-def looked(folders: Iterable[Path] = (), environ_path: str | None = None) -> Box:
-    """`folders` replace the usual ones."""
-    given = [f.expanduser() for f in folders] or [Path(f).expanduser() for f in FOLDERS]
+def looked(folders: Iterable[Path] = (), places: Iterable[Path] | None = None) -> Box:
+    """`folders` replace the usual ones for weights, `places` those for programs."""
+    given = [f.expanduser() for f in folders]
+    given = given or [*(Path(f).expanduser() for f in FOLDERS), *_packaged()]
     there = [f for f in given if f.is_dir()]
     found: dict[str, Weights] = {}
     for folder in there:
         for weights in _below(folder):
             found.setdefault(os.path.realpath(weights.path), weights)
     kept = sorted(found.values(), key=lambda w: (w.name, w.path))
-    return Box(_programs(environ_path), tuple(kept), tuple(map(str, there)))
+    return Box(
+        _programs(usual() if places is None else places), tuple(kept), tuple(map(str, there))
+    )
 
 
-def _programs(environ_path: str | None) -> dict[str, str]:
-    found = {}
-    builds = os.pathsep.join(str(Path(b).expanduser()) for b in BUILDS)
-    for program, engine in PROGRAMS.items():
-        path = shutil.which(program, path=environ_path) or shutil.which(program, path=builds)
-        if path:
-            found[engine] = path
+def usual() -> list[Path]:
+    """PATH, the usual folders, and those of the Python that runs this, whose packages may carry a program."""
+    path = [Path(p) for p in os.environ.get("PATH", "").split(os.pathsep) if p]
+    own = [Path(sysconfig.get_path("scripts")), *sorted(_packages().glob("*/bin"))]
+    return [*path, *(Path(p).expanduser() for p in PLACES), *own]
+
+
+def _packages() -> Path:
+    return Path(sysconfig.get_path("purelib"))
+
+
+def _packaged() -> list[Path]:
+    """Packages of this Python that carry weights."""
+    return sorted({file.parent for file in _packages().glob("*/*.gguf")})
+
+
+def _programs(places: Iterable[Path]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for place in places:
+        for engine, names in PROGRAMS.items():
+            path = next(filter(None, (shutil.which(name, path=str(place)) for name in names)), None)
+            if path and engine not in found:
+                found[engine] = str(Path(path).absolute())
     return found
 
 

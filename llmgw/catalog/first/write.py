@@ -24,19 +24,42 @@ _HEAD = """\
 #     llmgw catalog check FILE     says every mistake with its line
 #     llmgw up --catalog FILE      runs it on this box
 #
+# An editor that speaks YAML completes and checks as you type, with what its first line names beside this file:
+# llmgw catalog schema > catalog.schema.json
+#
 # Memory is an ESTIMATE: the size of the weights, the cache for the context given, and {overhead} beside. `llmgw status
-# -o wide` shows what an engine really takes; put that here. Without gpu_memory a model has its GPUs to itself.
+# -o wide` shows the most that an engine has really held (GPU PEAK, HOST PEAK); put that here. Without gpu_memory a
+# model has its GPUs to itself.
 version: 1
 """
-_NO_WEIGHTS = """
-# No weights were found{where}. Name a folder: llmgw init --models DIR, or fill in this one:
-models: {{}}
-#  my-model:
+_EXAMPLE = """
+# No weights were found{where}. `llmgw init --models DIR` looks in a folder of yours; or fill this one in.
+models:
+  my-model:                            # the name that clients ask for
+    aliases: [default]                 # and another one for it
+    context: 8192                      # told to clients; the same as -c below
+    profiles:
+      - name: main
+        engine: llama.cpp
+        weights: /path/to/model.gguf   # FILL IN: a .gguf file on this box
+        args: [{args}]
+{memory}
+"""
+_ON_GPU = """\
+        gpus: 1
+        gpu_memory: 8GiB               # FILL IN: the file's size and about 1 GiB; without it the GPU is its alone"""
+_ON_CPU = """\
+        host_memory: 4GiB              # FILL IN: the file's size and about 1 GiB
+        # On a GPU, in place of host_memory, and with -ngl, 99 among the args:
+        # gpus: 1
+        # gpu_memory: 8GiB"""
+_DEFAULT = "    aliases: [default]   # clients may ask for it by this name too"
+_OLLAMA = """
+# ollama is here ({program}). It serves what was pulled into its own store; a model's name is Ollama's:
+#  llama3.2:
 #    profiles:
 #      - name: main
-#        engine: llama.cpp
-#        weights: /models/FILE.gguf
-#        args: [-c, 8192]
+#        engine: ollama
 #        gpus: {gpus}
 """
 
@@ -44,38 +67,58 @@ models: {{}}
 def written(box: Box, gpu_bytes: tuple[int, ...]) -> str:
     """`gpu_bytes`: the memory of each GPU of this box."""
     where = f" below {', '.join(box.folders)}" if box.folders else ""
-    head = _HEAD.format(where=where, overhead=_gib(OVERHEAD_BYTES))
     usable = [w for w in box.weights if not w.trouble]
-    if not usable:
-        return head + _NO_WEIGHTS.format(where=where, gpus=1 if gpu_bytes else 0) + _left_out(box)
+    head = _HEAD.format(where=where, overhead=_gib(OVERHEAD_BYTES)) + _engines(box, usable)
     names: set[str] = set()
-    models = "".join(_model(box, w, _name(w, names), gpu_bytes) for w in usable)
+    named = [(_name(w, names), w) for w in usable]
+    chats = [name for name, w in named if w.header and w.header.kind == "chat"]
+    default = "" if "default" in names else next(iter(chats), "")
+    models = "".join(
+        _model(box, w, name, gpu_bytes, alias=_DEFAULT if name == default else "")
+        for name, w in named
+    )
     none = " {}" if all(line.startswith("  #") for line in models.splitlines()) else ""
-    return f"{head}{_engines(box)}\nmodels:{none}\n{models}{_left_out(box)}"
+    body = f"\nmodels:{none}\n{models}" if usable else _example(where, gpu_bytes)
+    return f"{head}{body}{_ollama(box, gpu_bytes)}{_left_out(box)}"
 
 
-def _engines(box: Box) -> str:
-    """A program off the PATH needs a template of its own: the agent's PATH may be another one."""
-    program = box.programs.get("llama.cpp")
-    if program is None:
-        return (
-            "\n# No llama-server was found on the PATH; say where it is:\n"
-            "# engines:\n#   llama.cpp:\n#     command: [/opt/llama.cpp/bin/llama-server, …]\n"
-            if any(w.header for w in box.weights)
-            else ""
-        )
-    found = with_program("llama.cpp", program)
-    words = [_word(program), *(f'"{w}"' if "$" in w else w for w in found["command"][1:])]
-    env = ", ".join(f'{name}: "{text}"' for name, text in found["env"].items())
-    return f"""
-engines:
-  llama.cpp:   # the built-in one, with the program that was found
-    command: [{", ".join(words[:-2])},
-              {", ".join(words[-2:])}]
-    env: {{{env}}}
-    compute: {found["compute"]}
-    upstream_key: {str(found["upstream_key"]).lower()}
+def _example(where: str, gpu_bytes: tuple[int, ...]) -> str:
+    args, memory = ("-c, 8192, -ngl, 99", _ON_GPU) if gpu_bytes else ("-c, 8192", _ON_CPU)
+    return _EXAMPLE.format(where=where, args=args, memory=memory)
+
+
+def _ollama(box: Box, gpu_bytes: tuple[int, ...]) -> str:
+    program = box.programs.get("ollama")
+    shown = _one_line(program or "")
+    return _OLLAMA.format(program=shown, gpus=1 if gpu_bytes else 0) if program else ""
+
+
+def _engines(box: Box, usable: list[Weights]) -> str:
+    """Where the program is, also of one on the PATH: the agent's PATH may be another one."""
+    wanted = {"llama.cpp" if w.header else "vllm" for w in usable} or {"llama.cpp"}
+    parts = [_engine(e, box.programs[e]) for e in sorted(wanted & box.programs.keys())]
+    if "llama.cpp" in wanted - box.programs.keys():
+        parts.append(_NO_SERVER + _engine("llama.cpp", "/path/to/llama-server"))
+    return (
+        "\nengines:   # as they are built in, with the programs of this box\n" + "".join(parts)
+        if parts
+        else ""
+    )
+
+
+_NO_SERVER = """\
+  # FILL IN: no llama-server was found, neither on the PATH nor where it usually lies. Install llama.cpp and write its
+  # place here; or take this out once it is on the PATH of the agent.
 """
+
+
+def _engine(name: str, program: str) -> str:
+    words = [
+        _word(program),
+        *(f'"{w}"' if "$" in w else w for w in with_program(name, program)["command"][1:]),
+    ]
+    first, rest = ", ".join(words[:-2]), ", ".join(words[-2:])
+    return f"  {name}:\n    command: [{first},\n              {rest}]\n"
 
 
 def _name(weights: Weights, taken: set[str]) -> str:
@@ -89,7 +132,7 @@ def _name(weights: Weights, taken: set[str]) -> str:
     return name
 
 
-def _model(box: Box, w: Weights, name: str, gpu_bytes: tuple[int, ...]) -> str:
+def _model(box: Box, w: Weights, name: str, gpu_bytes: tuple[int, ...], *, alias: str) -> str:
     lines = [f"  {name}:"]
     if w.header is None:
         return _safetensors(box, w, lines, gpu_bytes)
@@ -101,6 +144,8 @@ def _model(box: Box, w: Weights, name: str, gpu_bytes: tuple[int, ...]) -> str:
     lines.append(
         f"    # {_one_line(says)}: {_gib(w.size_bytes)} of weights, {_gib(cache)} of cache{trained}"
     )
+    if alias:
+        lines.append(alias)
     if w.header.kind != "chat":
         lines.append(f"    kind: {w.header.kind}")
     lines += [
@@ -158,7 +203,7 @@ def _safetensors(box: Box, w: Weights, lines: list[str], gpu_bytes: tuple[int, .
     if "vllm" in box.programs:
         return "\n".join(lines) + "\n"
     commented = "\n".join(f"  # {line[2:]}" for line in lines)
-    return f"  # vllm is not on the PATH; install it and take the # away:\n{commented}\n"
+    return f"  # vllm was not found; install it and take the # away:\n{commented}\n"
 
 
 def _left_out(box: Box) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llmgw.catalog.engines import with_program
+from llmgw.catalog.engines import built_in, with_program
 from llmgw.catalog.llama_swap.command import Command, taken_apart
+from llmgw.catalog.llama_swap.dialects import LLAMA, Dialect
 from llmgw.catalog.llama_swap.found import Found, Notes
 from llmgw.catalog.llama_swap.macros import Macros
 
@@ -116,6 +117,9 @@ class _Model:
             self._notes.kept(self._key, f"models.{self.name}", "the old name stays as an alias")
         if aliases:
             entry["aliases"] = aliases
+        if command.kind:
+            entry["kind"] = command.kind
+            self._notes.kept(f"{self._key}.cmd", f"kind: {command.kind}")
         entry["scaling"] = {"idle_timeout": self._idle(model)}
         for key, value in model.items():
             if key not in ("cmd", "macros", "ttl"):
@@ -184,7 +188,7 @@ class _Model:
         for line in value or ():
             name, _, text = macros.filled(str(line)).partition("=")
             if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-                count = len([d for d in text.split(",") if d.strip()])
+                count = len([d for d in text.split(",") if d.strip() not in ("", "-1")])
                 self._profile["gpus"] = count
                 pinned = f"gpus_exact: [NODE:{text}]" if count == 1 else "gpus_exact"
                 self._notes.kept(
@@ -203,68 +207,74 @@ class _Model:
         except ValueError as e:
             self._notes.left(where, f"cannot be taken apart ({e}); the model is left out")
             return None
-        if not command.program:
+        if not command.head:
             self._notes.left(where, "there is no command; the model is left out")
             return None
         profile = self._profile
         if command.launcher:
             self._container(command, where)
-        elif command.llama and command.weights:
-            profile["engine"] = self._engine(command)
-            profile["weights"] = command.weights
-            profile["args"] = command.args
-            self._notes.kept(where, f"engine {profile['engine']}, weights, args")
+        elif command.dialect:
+            self._known(command, command.dialect, where)
         else:
-            profile["command"] = [command.program, *command.args]
-            if command.llama:  # a model off the hub, or one that a file of presets names
-                profile["command"] += [
-                    "--host",
-                    "${host}",
-                    "--port",
-                    "${port}",
-                    "--alias",
-                    "${model}",
-                ]
-                profile["compute"] = "llama.cpp"
-            known = command.llama or "${port}" in " ".join(command.args)
+            profile["command"] = [*command.head, *command.args]
+            known = "${port}" in " ".join(command.args)
             self._notes.kept(where, "command", "" if known else "it must listen on ${port}")
-        if command.env:
-            profile["env"] = dict(command.env)
+        self._env(macros, where, [f"{name}={text}" for name, text in command.env.items()])
         if command.dropped:
             self._notes.kept(where, "llmgw says by itself", ", ".join(command.dropped))
         return command
 
-    def _container(self, command: Command, where: str) -> None:
+    def _known(self, command: Command, dialect: Dialect, where: str) -> None:
+        """An engine of ours: its template says host, port, name and key, and its program is the one of this command."""
         profile = self._profile
+        profile["engine"] = dialect.engine
+        own = list(built_in()[dialect.engine].values["command"])
+        if command.weights and len(command.head) == 1 and dialect is LLAMA:
+            profile["engine"] = self._engine(command.head[0])
+        elif command.head != own[: len(command.head)] or not command.weights:
+            profile["command"] = dialect.command(command.head, weights=bool(command.weights))
+        if command.weights:
+            profile["weights"] = command.weights
+        profile["args"] = command.args
+        became = (k for k in ("command", "weights", "args") if k in profile)
+        self._notes.kept(where, ", ".join([f"engine {profile['engine']}", *became]))
+
+    def _container(self, command: Command, where: str) -> None:
+        """Of an image of an engine of ours the weights are a path inside it, so they stay among its arguments."""
+        profile, dialect = self._profile, command.dialect
         profile |= {"launcher": command.launcher, "image": command.image, "command": command.args}
+        why = "the container is on the host's network: its program must listen on ${port}"
+        if dialect:
+            profile["engine"], why = dialect.engine, "the container is on the host's network"
+            profile["command"] = dialect.command(command.args, weights=False)
         if command.mounts:
             profile["mounts"] = command.mounts
-        why = "the container is on the host's network: its program must listen on ${port}"
         self._notes.kept(where, f"launcher: {command.launcher}, image, command", why)
 
-    def _engine(self, command: Command) -> str:
+    def _engine(self, program: str) -> str:
         """The built-in one for a plain `llama-server`, else one of its own for each program."""
-        if command.program == "llama-server":
+        if program == "llama-server":
             return "llama.cpp"
-        name = safe_name(command.program.rpartition("/")[2])
-        known = [n for n, e in self._engines.items() if e["command"][0] == command.program]
+        name = safe_name(program.rpartition("/")[2])
+        known = [n for n, e in self._engines.items() if e["command"][0] == program]
         if known:
             return str(known[0])
         while name in self._engines or name == "llama.cpp":
             name += "-2"
-        self._engines[name] = with_program("llama.cpp", command.program)
+        self._engines[name] = with_program("llama.cpp", program)
         return name
 
     def _gpus(self, command: Command) -> None:
-        """A llama-server without `-ngl 0` uses what GPU there is: one, alone, until somebody says how much it needs."""
-        profile = self._profile
-        if command.gpus is not None:
+        """What the environment names wins; what nobody names is the CPU, which may be wrong for an engine not known."""
+        profile, where = self._profile, f"{self._key}.cmd"
+        if command.gpus:
             profile.setdefault("gpus", command.gpus)
-        if command.llama and not command.cpu:
-            profile.setdefault("gpus", 1)
         if profile.get("gpus"):
             why = "each GPU alone; set gpu_memory, and models share one that has room for both"
-            self._notes.kept(f"{self._key}.cmd", f"gpus: {profile['gpus']}", why)
+            self._notes.kept(where, f"gpus: {profile['gpus']}", why)
+        elif command.gpus is None and "gpus" not in profile and not command.launcher:
+            why = "nothing in it says whether it uses a GPU: add gpus: 1 if it does"
+            self._notes.kept(where, "no gpus: on the CPU", why)
 
 
 def _groups(models: Json, notes: Notes, given: Json) -> None:

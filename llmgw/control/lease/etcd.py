@@ -53,7 +53,8 @@ class EtcdLease:
     ) -> None:
         self.problem = ""
         self.holder: Holder | None = None
-        self.about = Holder("")
+        #: what others are told of us, and what of it is in the key
+        self._about = self._told = Holder("")
         self.intent = b""
         self._where = where
         self._etcd = Etcd(where, transport)
@@ -72,6 +73,17 @@ class EtcdLease:
         self._written = asyncio.Event()
 
     # -- asked by the writer, which waits for nobody
+
+    @property
+    def about(self) -> Holder:
+        return self._about
+
+    @about.setter
+    def about(self, told: Holder) -> None:
+        """Of a leader the next renewal tells it, which is due at once: its certificate may be another."""
+        self._about = told
+        if self._created:
+            self._poke.set()
 
     @property
     def held(self) -> bool:
@@ -151,18 +163,18 @@ class EtcdLease:
             return await self._ours(leader["create_revision"], intent)
         await self._granted()
         stored = number(_value(epoch)) if epoch else 0
-        number_now = 1 + max(stored, seen)
+        about, number_now = self._about, 1 + max(stored, seen)
         crash("before_epoch")
         told = await self._txn(
             [
                 _compare(self._leader_key, "CREATE", "create_revision", 0),
                 _compare(self._epoch_key, "MOD", "mod_revision", number(epoch.get("mod_revision"))),
             ],
-            self._puts(number_now),
+            self._puts(about, number_now),
         )
         if not told.get("succeeded"):
             return False
-        self._epoch = number_now
+        self._epoch, self._told = number_now, about
         return await self._ours(told["header"]["revision"], intent)
 
     async def _ours(self, created: str, intent: Json) -> bool:
@@ -214,12 +226,15 @@ class EtcdLease:
         if not ttl_s:
             self._lost = "etcd let it lapse"
             return
-        told = await self._txn([self._still_ours], [], [_get(self._leader_key)])
+        about = self._about
+        news = [] if about == self._told else [self._signed(about, self._epoch)]
+        told = await self._txn([self._still_ours], news, [_get(self._leader_key)])
         if not told.get("succeeded"):
             by = _kv(told["responses"][0])
             who = _holder(_value(by)).name if by else "nobody"
             self._lost = f"its key was removed, {who} has it now"
             return
+        self._told = about
         # from before the call: how long its answer took nobody knows (F23)
         self._until = began + min(ttl_s, self._where.ttl_s) * 2 / 3
 
@@ -244,7 +259,9 @@ class EtcdLease:
             return
         epoch = 1 + max(above, self._epoch)
         with suppress(EtcdError), self._understood():
-            told = await self._txn([self._still_ours], self._puts(epoch), [_get(self._leader_key)])
+            told = await self._txn(
+                [self._still_ours], self._puts(self._about, epoch), [_get(self._leader_key)]
+            )
             if told.get("succeeded"):
                 self._epoch = self._unused = epoch
                 self._above = 0
@@ -300,11 +317,12 @@ class EtcdLease:
             raise ValueError(told["header"])
         return told
 
-    def _puts(self, epoch: int) -> list[Json]:
-        about = replace(self.about, epoch=epoch)
-        value = msgspec.to_builtins(about) | {"uuid": self._uuid}
-        leader = _put(self._leader_key, msgspec.json.encode(value), self._lease)
-        return [leader, _put(self._epoch_key, str(epoch).encode())]
+    def _puts(self, about: Holder, epoch: int) -> list[Json]:
+        return [self._signed(about, epoch), _put(self._epoch_key, str(epoch).encode())]
+
+    def _signed(self, about: Holder, epoch: int) -> Json:
+        value = msgspec.to_builtins(replace(about, epoch=epoch)) | {"uuid": self._uuid}
+        return _put(self._leader_key, msgspec.json.encode(value), self._lease)
 
     @property
     def _still_ours(self) -> Json:

@@ -62,9 +62,8 @@ def wanted_shards(profile: Profile | None, shards: Iterable[Shard]) -> int:
 
 def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
     """The model and profile a group belongs to, by name, alias or fingerprint (A14-A16)."""
-    name = next((s.report.model for s in shards if s.report.model), "") or _named_after(shards)
-    profile_name = next((s.report.profile for s in shards if s.report.profile), "")
-    fingerprint = next((s.report.fingerprint for s in shards if s.report.fingerprint), "")
+    name, profile_name, fingerprint = _told(shards)
+    name = name or _named_after(shards)
     model = catalog.resolve(name) if name else None
     if model is None:
         why = f"model {name or '?'} is not in the catalog"
@@ -88,6 +87,16 @@ def claimed(catalog: Catalog, shards: list[Shard]) -> Claim:
     if name != model.name:
         said += f", {name} is {model.name} today"
     return Claim(profile, said, model.name, profile.name)
+
+
+def _told(shards: list[Shard]) -> tuple[str, str, str]:
+    """Model, profile and fingerprint, each by the first that says it."""
+    model = profile = fingerprint = ""
+    for s in shards:
+        report = s.report
+        model, profile = model or report.model, profile or report.profile
+        fingerprint = fingerprint or report.fingerprint
+    return model, profile, fingerprint
 
 
 def _named_after(shards: list[Shard]) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from llmgw.core import cordon
 from llmgw.core.adopt.group import since
 from llmgw.core.capacity import gib, ports_of, resources_of
-from llmgw.core.types.catalog import Model
+from llmgw.core.types.catalog import Catalog, Model
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import PLACED, Node, Shard, State
 
@@ -46,7 +46,7 @@ def _serves(state: State, r: Replica) -> bool:
 def rivals(state: State, replicas: list[Replica], crowded: Collection[str]) -> dict[str, Lost]:
     """Claimed replicas that lose against another claim on the same thing: incarnation -> to whom, why.
 
-    Only those that meet are ranked; most meet nobody. `crowded`: nodes with a port or a GPU named twice.
+    Only those that meet are ranked; most meet nobody. `crowded`: nodes with a port named twice, or a GPU overfull.
     """
     lost: dict[str, Lost] = {}
     claims = [r for r in replicas if r.claimed and r.members]
@@ -146,8 +146,11 @@ def gpu_clashes(state: State, replicas: list[Replica], crowded: Collection[str])
         for gpu in state.nodes[name].report.gpus or ()
     }
     there: dict[tuple[str, str], list[tuple[Replica, Shard, int]]] = {}
+    followed = {(name, key) for name in crowded for key in _followed(state.nodes[name])}
     for r in _on(state, crowded, [r for r in replicas if r.claimed]):
         for shard in r.members:
+            if followed and (shard.node, (shard.report.shard, shard.incarnation)) in followed:
+                continue
             need = resources_of(shard, state.catalog).gpu_memory_bytes or 0
             for uuid in shard.report.gpus:
                 total = memory.get((shard.node, uuid), 0)
@@ -165,13 +168,33 @@ def gpu_clashes(state: State, replicas: list[Replica], crowded: Collection[str])
     return clashes
 
 
-def crowded(node: Node) -> bool:
-    """Whether two of its shards name one port or one GPU."""
+def crowded(node: Node, catalog: Catalog) -> bool:
+    """Whether two of its shards name one port, or together more of a GPU than there is."""
     reports = [s.report for s in node.shards]
     ports = [r.port for r in reports]
     ports += [p for r in reports if r.ports for p in r.ports.values()]
+    if len({*ports}) < len(ports):
+        return True
     gpus = [uuid for r in reports for uuid in r.gpus]
-    return len({*ports}) < len(ports) or len({*gpus}) < len(gpus)
+    return len({*gpus}) < len(gpus) and _overfull(node, catalog)
+
+
+def _overfull(node: Node, catalog: Catalog) -> bool:
+    there = {g.uuid: g.memory_bytes for g in node.report.gpus or ()}
+    taken: dict[str, int] = {}
+    followed = _followed(node)
+    for shard in node.shards:
+        if followed and (shard.report.shard, shard.incarnation) in followed:
+            continue
+        need = resources_of(shard, catalog).gpu_memory_bytes or 0
+        for uuid in shard.report.gpus:
+            taken[uuid] = taken.get(uuid, 0) + (need or there.get(uuid, 0))
+    return any(0 < there.get(uuid, 0) < size for uuid, size in taken.items())
+
+
+def _followed(node: Node) -> set[tuple[str, str]]:
+    """What has ended there by the time that something starts which was placed to come after it."""
+    return {key for shard in node.shards for key in shard.after}
 
 
 def _side(shard: Shard) -> str:

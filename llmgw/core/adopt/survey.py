@@ -8,7 +8,7 @@ ranked by one total order (A38). Nothing is started, stopped or freed here; `rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from llmgw.core.adopt.group import Gatherer, ended, rising
 from llmgw.core.adopt.rivals import Lost, crowded, gpu_clashes, rivals
 from llmgw.core.asleep import words
+from llmgw.core.endpoint import left_behind
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.messages import LIVE, TERMINAL
 from llmgw.core.types.plan import Replica, Verdict
@@ -53,7 +54,7 @@ def survey(state: State) -> Survey:
     replicas, seconds = _gathered(state, there)
     if there.over:
         replicas = [_broken(r, there.over.get(r.incarnation, ())) for r in replicas]
-    full = [name for name, node in state.nodes.items() if crowded(node)]
+    full = [name for name, node in state.nodes.items() if crowded(node, state.catalog)]
     lost = rivals(state, replicas, full)
     if lost:
         replicas = [_lost(r, lost[r.incarnation]) if r.incarnation in lost else r for r in replicas]
@@ -62,6 +63,7 @@ def survey(state: State) -> Survey:
         for shard in seconds.get(r.incarnation, ()):
             there.said[id(shard)] = _verdict(shard, _second(r, shard), r)
     warnings = sorted(w for r in replicas if r.have > 1 for w in _disagreements(r))
+    warnings += sorted(_left_behind(state, replicas))
     for incarnation, shards in there.over.items():
         if incarnation not in there.first:
             replicas.append(ended(state.catalog, incarnation, shards))
@@ -293,6 +295,14 @@ def _disagrees(catalog: Catalog, r: Replica, shard: Shard) -> Bucket | None:
         return None
     why = f"its fingerprint is {ran[:10]}, {lead.report.shard} has {theirs[:10]}"
     return ("conflict", why, "drift")
+
+
+def _left_behind(state: State, replicas: Sequence[Replica]) -> Iterator[str]:
+    for r in replicas:
+        if r.endpoint and r.claimed:
+            said = left_behind(r, state.nodes[r.members[0].node].report)
+            if said:
+                yield said
 
 
 def _disagreements(r: Replica) -> list[str]:

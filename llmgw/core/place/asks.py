@@ -15,9 +15,10 @@ Where = tuple[object, ...]
 
 
 def where(profile: Profile) -> Where:
-    names = tuple(sorted(n for n, w in profile.weights.items() if w))
+    names = tuple(sorted([n for n, w in profile.weights.items() if w]))
     exact = (profile.gpus_exact, profile.gpus) if profile.gpus_exact else ()
-    return (profile.pool, tuple(sorted(profile.select.items())), profile.fabric, names, exact)
+    select = tuple(sorted(profile.select.items())) if profile.select else ()
+    return (profile.pool, select, profile.fabric, names, exact)
 
 
 class Asks(Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from llmgw.core.capacity import Held
 from llmgw.core.place.fit import Fit, circuit, fit
-from llmgw.core.place.fleet import Fleet, nearest
+from llmgw.core.place.fleet import Fleet
 from llmgw.core.place.near import APART, NUMA, NVLINK
 from llmgw.core.place.order import NOBODY, freest, nodes_for, tightest, tightness
 from llmgw.core.types.catalog import Model, Profile
@@ -48,8 +48,12 @@ def place(
     return find(Fleet(state, held), model, profiles)
 
 
-def find(fleet: Fleet, model: Model, profiles: tuple[Profile, ...] = ()) -> Placement | NoRoom:
+def find(
+    fleet: Fleet, model: Model, profiles: tuple[Profile, ...] = (), *, words: bool = True
+) -> Placement | NoRoom:
     """The first profile that fits, on the node where it fits best; else why not, for each profile in turn.
+
+    `words`: whether anybody will read why not; it takes longer to say than to find.
 
     A profile that only waits for other starts to end is waited for: else whatever starts second after a power cut would
     spend its life on its fall-back profile.
@@ -57,7 +61,7 @@ def find(fleet: Fleet, model: Model, profiles: tuple[Profile, ...] = ()) -> Plac
     homes = fleet.homes(model)
     refusals = []
     for profile in profiles or model.profiles:
-        answer = _spread(fleet, profile, homes)
+        answer = _spread(fleet, profile, homes, words=words)
         if isinstance(answer, Placement) or answer.soon:
             return answer
         refusals.append(answer)
@@ -66,25 +70,32 @@ def find(fleet: Fleet, model: Model, profiles: tuple[Profile, ...] = ()) -> Plac
     return NoRoom(refusals[0].profile, "; ".join(f"{r.profile}: {r.why}" for r in refusals))
 
 
-def _spread(fleet: Fleet, profile: Profile, homes: frozenset[str]) -> Placement | NoRoom:
+def _spread(
+    fleet: Fleet, profile: Profile, homes: frozenset[str], *, words: bool
+) -> Placement | NoRoom:
     """Where no replica of the model is yet, also where that has to be waited for; else anywhere."""
     if homes:
-        answer = _place_profile(fleet, profile, homes)
+        answer = _place_profile(fleet, profile, homes, words=words)
         if isinstance(answer, Placement) or answer.soon:
             return answer
-    return _place_profile(fleet, profile, NOBODY)
+    return _place_profile(fleet, profile, NOBODY, words=words)
 
 
-def _place_profile(fleet: Fleet, profile: Profile, skip: frozenset[str]) -> Placement | NoRoom:
+def _place_profile(
+    fleet: Fleet, profile: Profile, skip: frozenset[str], *, words: bool
+) -> Placement | NoRoom:
     if not skip and fleet.hopeless(profile):
-        return _no(fleet, profile)
+        return _no(fleet, profile) if words else NoRoom(profile.name, "")
+    answer: Placement | NoRoom | None
     answer = (_group if profile.nodes > 1 else _alone)(fleet, profile, skip)
+    if answer is None:
+        answer = _no(fleet, profile) if words else NoRoom(profile.name, "")
     if not skip and isinstance(answer, NoRoom) and not answer.soon:
         fleet.give_up(profile)
     return answer
 
 
-def _alone(fleet: Fleet, profile: Profile, skip: frozenset[str]) -> Placement | NoRoom:
+def _alone(fleet: Fleet, profile: Profile, skip: frozenset[str]) -> Placement | NoRoom | None:
     # In a large fleet the best of those to wait for is enough to say.
     named = WAITS + 1 if len(fleet.nodes) <= SAID else 1
     for waiting in (False, True):
@@ -96,7 +107,7 @@ def _alone(fleet: Fleet, profile: Profile, skip: frozenset[str]) -> Placement | 
             best = found[0]
             there = Placement(profile.name, (replace(best.spot, group_port=0),), best.why)
             return _later(there, found) if waiting else there
-    return _no(fleet, profile)
+    return None
 
 
 def _nearness(fleet: Fleet, profile: Profile) -> tuple[int, ...]:
@@ -105,9 +116,9 @@ def _nearness(fleet: Fleet, profile: Profile) -> tuple[int, ...]:
         return (APART,)
 
     def look() -> int:
-        return max((nearest(fleet, name, profile.gpus) for name in fleet.nodes), default=APART)
+        return max(fleet.nearest(profile.gpus).values(), default=APART)
 
-    best = fleet.once(("near", profile.gpus), look)
+    best = fleet.always(("near", profile.gpus), look)
     return tuple(level for level in (NVLINK, NUMA, APART) if level <= best)
 
 
@@ -183,7 +194,7 @@ def fabrics(fleet: Fleet, profile: Profile) -> tuple[str, ...]:
             "any",
         )
 
-    return fleet.once("fabrics", look)
+    return fleet.always("fabrics", look)
 
 
 def ranks(

@@ -52,7 +52,7 @@ def impossible(state: State) -> Iterator[tuple[str, str]]:
     if state.settling or not nodes or any(_untold(n) for n in nodes):
         return
     empty = replace(
-        state, nodes={name: _empty(n) for name, n in state.nodes.items()}, cordoned={}, refused=()
+        state, nodes={name: emptied(n) for name, n in state.nodes.items()}, cordoned={}, refused=()
     )
     fleet = Fleet(empty, holdings(empty))
     for model in state.catalog.models.values():
@@ -66,7 +66,7 @@ def _untold(node: Node) -> bool:
     return report.gpus is None or bool(report.gpus_error) or not report.reattached or node.too_old
 
 
-def _empty(node: Node) -> Node:
+def emptied(node: Node) -> Node:
     """As if it were heard and nothing ran there; what is wrong with its cards stays."""
     gpus = tuple(replace(g, memory_used_bytes=0) for g in node.report.gpus or ())
     report = replace(node.report, gpus=gpus, foreign=())

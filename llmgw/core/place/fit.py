@@ -101,8 +101,9 @@ def _unusable(node: Node) -> str:
 def _on(node: Node, chosen: Chosen) -> str:
     if not chosen.uuids:
         return " on its CPU"
-    index = {g.uuid: g.index for g in node.report.gpus or ()}
-    which = ", ".join(str(index[u]) for u in chosen.uuids)
+    by = chosen.uuids
+    index = {g.uuid: g.index for g in node.report.gpus or () if g.uuid in by}
+    which = ", ".join([str(index[u]) for u in by])
     return f" GPU {which}{WORDS[chosen.near]}, {gib(chosen.left_bytes)} GiB left there"
 
 
@@ -156,7 +157,7 @@ def circuit(fleet: Fleet, node: Node, profile: Profile, ranks: int) -> str:
 
 def waits(fleet: Fleet, node: Node) -> str:
     """A start draws the most power and memory of an engine's life: few at a time per node and circuit (A62)."""
-    if not fleet.waits(node):
+    if not fleet.waits(node.report.node):
         return ""
     limit = fleet.state.catalog.start_limit
     circuit = node.report.circuit
@@ -183,14 +184,15 @@ def _gpus(fleet: Fleet, node: Node, profile: Profile) -> Chosen | str:
     if node.report.gpus_error:  # known once, and not now (F59)
         return f"its GPUs are not known ({node.report.gpus_error})"
     name = node.report.node
+    need = fleet.need(profile, name).gpu_memory_bytes or 0
     rooms = [r for r in fleet.rooms(name) if exactly(name, r.gpu, profile)]
-    refused = sorted(
-        (-r.free_bytes, r.gpu.index, why)
-        for r in rooms
-        if (why := _refuses(fleet, node, profile, r))
-    )
-    able = len(rooms) - len(refused)
-    return _short_of_gpus(able, profile.gpus, [why for _, _, why in refused])
+    able, refused, nearest = 0, 0, ""
+    for r in sorted(rooms, key=lambda r: (-r.free_bytes, r.gpu.index)):
+        # Of those after the first nobody is told why: too little memory is enough to know.
+        why = (nearest and r.free_bytes < need) or _refuses(fleet, node, profile, r)
+        able, refused = able + (not why), refused + bool(why)
+        nearest = nearest or str(why)
+    return _short_of_gpus(able, profile.gpus, refused, nearest)
 
 
 def _sets(fleet: Fleet, node: Node, profile: Profile) -> Iterator[Chosen]:
@@ -219,7 +221,7 @@ def _able(fleet: Fleet, node: Node, profile: Profile, need_bytes: int) -> list[G
     if node.report.gpus_error:  # known once, and not now (F59)
         return []
     name = node.report.node
-    able = [r for r in fleet.rooms(name) if r.free_bytes >= need_bytes]
+    able = [r for r in fleet.tightest(name) if r.free_bytes >= need_bytes]
     if profile.gpus_exact:
         able = [r for r in able if exactly(name, r.gpu, profile)]
     if len(able) >= profile.gpus:
@@ -231,9 +233,7 @@ def _able(fleet: Fleet, node: Node, profile: Profile, need_bytes: int) -> list[G
             if (plain and r.gpu.healthy and not r.gpu.unified)
             or not _refuses(fleet, node, profile, r)
         ]
-    if len(able) < profile.gpus:
-        return []
-    return sorted(able, key=lambda r: (r.free_bytes, r.gpu.index))
+    return able if len(able) >= profile.gpus else []
 
 
 def _near(fleet: Fleet, node: Node, able: list[GpuRoom], level: int) -> list[list[GpuRoom]]:
@@ -258,13 +258,13 @@ def _refuses(fleet: Fleet, node: Node, profile: Profile, room: GpuRoom) -> str:
     return said or (_pool(node, fleet.held[name], need, (gpu.uuid,)) if gpu.unified else "")
 
 
-def _short_of_gpus(fit: int, need: int, refusals: list[str]) -> str:
-    """`refusals`: of each GPU that does not fit, the one with the most free memory first."""
-    if not refusals:
+def _short_of_gpus(fit: int, need: int, refused: int, nearest: str) -> str:
+    """`nearest`: why the one with the most free memory of those that do not fit does not."""
+    if not refused:
         return f"has {fit} GPUs, {need} needed" if fit else "has no GPU"
     count = f"{fit} of {need} GPUs fit, " if need > 1 else ""
-    others = f", the nearest of {len(refusals)}" if len(refusals) > 1 else ""
-    return f"{count}{refusals[0]}{others}"
+    others = f", the nearest of {refused}" if refused > 1 else ""
+    return f"{count}{nearest}{others}"
 
 
 def _ports(node: Node, held: Held, count: int) -> tuple[int, ...] | str:

@@ -17,7 +17,6 @@ from llmgw.core.capacity import (
     Panel,
     given_back,
     gpu_free_bytes,
-    holdings,
     needed,
     on_panel,
     panels,
@@ -26,7 +25,7 @@ from llmgw.core.capacity import (
 )
 from llmgw.core.place.asks import Asks, asks
 from llmgw.core.place.freed import without
-from llmgw.core.place.near import APART, NUMA, NVLINK, islands
+from llmgw.core.place.near import islands, level, widest
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.messages import Gpu, Resources, ShardReport
 from llmgw.core.types.plan import Replica, Spot
@@ -53,8 +52,12 @@ class Fleet:
         self.state = state
         self.nodes = dict(state.nodes)
         self.held = dict(held)
+        self._first = held
+        #: the fleet that this one is the bare one of: where both hold the same, what it counted is right here as well
+        self._like: Fleet | None = None
         self.changed: list[str] = []
         self._once: dict[object, object] = {}
+        self._always: dict[object, object] = {}
         self._before: list[tuple[str, Node, Held, tuple[str, int]]] = []
         self._homes: dict[str, list[str]] | None = None
         self._taken: dict[str, dict[str, int]] = {}
@@ -64,14 +67,25 @@ class Fleet:
         self._islands: dict[tuple[str, int], tuple[frozenset[str], ...]] = {}
         self._panels: dict[str, Panel] | None = None
         self._rooms: dict[str, tuple[GpuRoom, ...]] = {}
+        self._tightest: dict[str, list[GpuRoom]] = {}
+        self._waits: dict[str, bool] = {}
         #: with the profile itself, so that its id stays its own
         self._needs: dict[int, tuple[Profile, Resources | None]] = {}
+        self._asks: dict[int, tuple[Profile, Asks]] = {}
 
     def once(self, key: object, make: Callable[[], T]) -> T:
         """What `make` says, asked once in the life of this fleet."""
-        if key not in self._once:
-            self._once[key] = make()
-        return cast("T", self._once[key])
+        known = self._once.get(key)
+        if known is None:
+            known = self._once[key] = make()
+        return cast("T", known)
+
+    def always(self, key: object, make: Callable[[], T]) -> T:
+        """The same for what no placement and no end changes: the bare fleet knows it as well."""
+        known = self._always.get(key)
+        if known is None:
+            known = self._always[key] = make()
+        return cast("T", known)
 
     def panel(self, circuit: str) -> Panel:
         if self._panels is None:
@@ -85,19 +99,29 @@ class Fleet:
             known = self._needs[id(profile)] = (profile, same)
         return known[1] or needed(profile, node, self.state.learned)
 
+    def asks(self, profile: Profile) -> Asks:
+        known = self._asks.get(id(profile))
+        if known is None:
+            known = self._asks[id(profile)] = (profile, asks(profile, self.need(profile, "")))
+        return known[1]
+
     def bare(self) -> Fleet:
         """The same without what this pass has counted in; one for all who ask, so they leave it as it was."""
         if self._bare is None:
-            self._bare = Fleet(self.state, holdings(self.state))
+            self._bare = bare = Fleet(self.state, self._first)
+            bare._like, bare._always = self, self._always
+            bare._needs, bare._asks = self._needs, self._asks
         return self._bare
 
-    def waits(self, node: Node) -> bool:
+    def waits(self, name: str) -> bool:
         """Whether other starts come first there: few at a time per node and circuit (A62)."""
-        limit = self.state.catalog.start_limit
-        if len(self.held[node.report.node].starting) >= limit:
-            return True
-        circuit = node.report.circuit
-        return circuit is not None and len(self.panel(circuit).starting) >= limit
+        known = self._waits.get(name)
+        if known is None:
+            limit, circuit = self.state.catalog.start_limit, self.nodes[name].report.circuit
+            known = self._waits[name] = len(self.held[name].starting) >= limit or (
+                circuit is not None and len(self.panel(circuit).starting) >= limit
+            )
+        return known
 
     def islands(self, node: Node, level: int) -> tuple[frozenset[str], ...]:
         key = (node.report.node, level)
@@ -105,11 +129,34 @@ class Fleet:
             self._islands[key] = islands(node.report.gpus or (), level)
         return self._islands[key]
 
+    def nearest(self, count: int) -> dict[str, int]:
+        """By node, how near so many of its GPUs, two or more, can be to each other at best."""
+
+        def look() -> dict[str, int]:
+            widths = self.always("widths", self._widths)
+            return {name: level(count, *width) for name, width in widths.items()}
+
+        return self.always(("nearest", count), look)
+
+    def _widths(self) -> dict[str, tuple[int, int]]:
+        return {name: widest(node.report.gpus or ()) for name, node in self.nodes.items()}
+
     def rooms(self, name: str) -> tuple[GpuRoom, ...]:
         """Each GPU of the node, in the order of its report; () where it has none or they are not known."""
         there = self._rooms.get(name)
         if there is None:
-            there = self._rooms[name] = self._counted(name)
+            like = self._like
+            same = like is not None and self.held[name] is like.held[name]
+            there = like.rooms(name) if like and same else self._counted(name)
+            self._rooms[name] = there
+        return there
+
+    def tightest(self, name: str) -> list[GpuRoom]:
+        """The same, the one with the least free memory first."""
+        there = self._tightest.get(name)
+        if there is None:
+            there = sorted(self.rooms(name), key=lambda r: (r.free_bytes, r.gpu.index))
+            self._tightest[name] = there
         return there
 
     def _counted(self, name: str) -> tuple[GpuRoom, ...]:
@@ -142,7 +189,9 @@ class Fleet:
 
     def hopeless(self, profile: Profile) -> bool:
         """Whether one that asks for no more was refused by all before: what is held has only grown since."""
-        mine = asks(profile, self.need(profile, ""))
+        if not self._refused:
+            return False
+        mine = self.asks(profile)
         return any(no.covers(mine) for _, no in self._refused)
 
     def give_up(self, profile: Profile) -> None:
@@ -150,7 +199,7 @@ class Fleet:
         if self._lacking is None:
             self._lacking = any(h.lacking for h in self.held.values())
         if not (profile.by_node or self._lacking):
-            self._refused.append((len(self._before), asks(profile, self.need(profile, ""))))
+            self._refused.append((len(self._before), self.asks(profile)))
 
     def take(
         self, model: Model, profile: Profile, spots: Iterable[Spot], *, starts: bool = True
@@ -174,13 +223,18 @@ class Fleet:
 
     def free(self, replica: Replica) -> None:
         """The picture once it has ended; what really ends holds till its agent has verified the rest (A43)."""
+        self.ended(replica.members)
+
+    def ended(self, shards: Iterable[Shard]) -> None:
         self._refused.clear()
-        for shard in replica.members:
+        for shard in shards:
             there = self.nodes[shard.node], self.held[shard.node]
             self._set(shard.node, *without(*there, shard, self.state.catalog), ("", 0))
 
     def hold(self, node: str, held: Held) -> None:
         """What the node holds from now on: a sleeper that wakes takes all that it was given."""
+        if held.lacking:
+            self._lacking = True
         self._set(node, self.nodes[node], held, ("", 0))
 
     def mark(self) -> int:
@@ -200,6 +254,12 @@ class Fleet:
         self._count(counts[0], name, counts[1])
         self._put(name, node, held)
 
+    def _circuits(self) -> dict[str | None, list[str]]:
+        there: dict[str | None, list[str]] = {}
+        for name, node in self.nodes.items():
+            there.setdefault(node.report.circuit, []).append(name)
+        return there
+
     def _count(self, model: str, name: str, more: int) -> None:
         """How many of a model were put on a node in this pass."""
         there = self._taken.setdefault(model, {})
@@ -212,9 +272,14 @@ class Fleet:
             self._panels[circuit] = on_panel(panel, node, self.held[name], held)
             limit = self.state.catalog.start_limit
             if (len(panel.starting) < limit) != (len(self._panels[circuit].starting) < limit):
-                self.changed += (n for n, b in self.nodes.items() if b.report.circuit == circuit)
+                flipped = self.always("circuits", self._circuits)[circuit]
+                self.changed += flipped
+                for n in flipped:
+                    self._waits.pop(n, None)
         self.nodes[name], self.held[name] = node, held
         self._rooms.pop(name, None)
+        self._tightest.pop(name, None)
+        self._waits.pop(name, None)
         self.changed.append(name)
 
 
@@ -231,12 +296,3 @@ def _planned(model: Model, spot: Spot, *, starts: bool) -> Shard:
         state="pending" if starts else "unknown",
     )
     return Shard(node=spot.node, report=report, origin=PLACED)
-
-
-def nearest(fleet: Fleet, node: str, count: int) -> int:
-    """How near so many GPUs of the node, two or more, can be to each other at best."""
-    there = fleet.nodes[node]
-    return next(
-        (lv for lv in (NVLINK, NUMA) if any(len(i) >= count for i in fleet.islands(there, lv))),
-        APART,
-    )

@@ -5,7 +5,7 @@ What a card does not say of itself makes it near to nobody. May not know what is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from llmgw.core.types.messages import Gpu
 
@@ -25,6 +25,21 @@ def islands(gpus: Iterable[Gpu], level: int) -> tuple[frozenset[str], ...]:
                 by_node.setdefault(g.numa, []).append(g.uuid)
         return tuple(frozenset(there) for there in by_node.values())
     return tuple(_linked(gpus))
+
+
+def widest(gpus: Collection[Gpu]) -> tuple[int, int]:
+    """How many GPUs the largest NVLink island and the largest NUMA node have."""
+    linked = [g for g in gpus if g.nvlink]
+    numa = [g.numa for g in gpus if g.numa is not None]
+    return (
+        max(map(len, _linked(linked)), default=0) if linked else 0,
+        max(map(numa.count, {*numa}), default=0),
+    )
+
+
+def level(count: int, nvlink: int, numa: int) -> int:
+    """How near so many can be, where the largest sets are so large."""
+    return NVLINK if nvlink >= count else NUMA if numa >= count else APART
 
 
 def _linked(gpus: Iterable[Gpu]) -> Iterable[frozenset[str]]:

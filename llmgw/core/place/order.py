@@ -9,9 +9,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heappop, heappush, merge
 
-from llmgw.core.place.asks import where
+from llmgw.core.capacity import gpu_takes
 from llmgw.core.place.fit import Fit, eligible, fit
-from llmgw.core.place.fleet import Fleet, nearest
+from llmgw.core.place.fleet import Fleet
 from llmgw.core.place.near import APART
 from llmgw.core.types.catalog import Profile
 
@@ -19,60 +19,92 @@ from llmgw.core.types.catalog import Profile
 Entry = tuple[int, int, str]
 NOBODY: frozenset[str] = frozenset()
 #: Of more nodes at once it is quicker to sort the whole again.
-MANY = 8
+MANY = 32
+#: Stands for what is free of a GPU that cannot be had whole.
+NO = -1
+#: Whether other starts come first.
+WHEN = (False, True)
 
 
 class Order:
-    """GPUs of the nodes that are eligible, sorted; of nodes for a CPU profile one entry each."""
+    """GPUs of the nodes that are eligible, sorted; of nodes for a CPU profile one entry each.
 
-    def __init__(self, fleet: Fleet, nodes: list[str], profile: Profile, *, waiting: bool) -> None:
+    In two lists: where a start may come now, and where others come first. GPUs of a node with as much free are one.
+    """
+
+    def __init__(self, fleet: Fleet, nodes: list[str], profile: Profile) -> None:
         self._fleet = fleet
         self._cpu = not profile.gpus
         self._whole = not profile.gpu_memory_bytes
-        self._waiting = waiting
+        #: for all orders of a kind: the entries of a node, and what they were made of
+        self._known: dict[str, tuple[object, list[Entry]]]
+        self._known = fleet.always(("entries", self._whole), dict)
         self._of = {name: self._entries(name) for name in nodes}
-        self._sorted = sorted(e for entries in self._of.values() for e in entries)
+        self._later = {name for name in nodes if fleet.waits(name)}
+        both = sorted(e for entries in self._of.values() for e in entries)
+        self._sorted = [[e for e in both if (e[2] in self._later) is later] for later in WHEN]
         self._seen = len(fleet.changed)
 
-    def at_least(self, free_bytes: int) -> Iterator[Entry]:
+    def at_least(self, free_bytes: int, *, waiting: bool) -> Iterator[Entry]:
         self._catch_up()
-        entries = self._sorted
+        entries = self._sorted[waiting]
         for i in range(bisect_left(entries, (free_bytes,)), len(entries)):
             yield entries[i]
 
     def freest(self) -> Iterator[Entry]:
         self._catch_up()
-        return reversed(self._sorted)
+        return merge(*(reversed(entries) for entries in self._sorted), reverse=True)
 
     def _catch_up(self) -> None:
         changed = self._fleet.changed
-        names = {*changed[self._seen :]} & self._of.keys() if len(changed) > self._seen else ()
+        if len(changed) == self._seen:
+            return
+        names = {*changed[self._seen :]} & self._of.keys()
         self._seen = len(changed)
         fresh = {name: self._entries(name) for name in names}
-        fresh = {name: entries for name, entries in fresh.items() if entries != self._of[name]}
+        later = {name for name in names if self._fleet.waits(name)}
+        moved = later ^ (self._later & names)
+        fresh = {n: entries for n, entries in fresh.items() if n in moved or entries != self._of[n]}
         if len(fresh) > MANY:
-            self._sorted = [e for e in self._sorted if e[2] not in fresh]
-            self._sorted += (e for entries in fresh.values() for e in entries)
-            self._sorted.sort()
+            self._sort_anew(fresh, later)
         else:
             for name, entries in fresh.items():
+                before, after = self._sorted[name in self._later], self._sorted[name in later]
                 for entry in self._of[name]:
-                    del self._sorted[bisect_left(self._sorted, entry)]
+                    del before[bisect_left(before, entry)]
                 for entry in entries:
-                    insort(self._sorted, entry)
+                    insort(after, entry)
         self._of |= fresh
+        self._later = (self._later - names) | later
+
+    def _sort_anew(self, fresh: dict[str, list[Entry]], later: set[str]) -> None:
+        for when in WHEN:
+            there = [e for e in self._sorted[when] if e[2] not in fresh]
+            there += (e for n, entries in fresh.items() if (n in later) is when for e in entries)
+            there.sort()
+            self._sorted[when] = there
 
     def _entries(self, name: str) -> list[Entry]:
         fleet = self._fleet
-        if fleet.waits(fleet.nodes[name]) != self._waiting:
-            return []
         shards = fleet.held[name].shards
         if self._cpu:
             return [(0, shards, name)]
-        rooms = [r for r in fleet.rooms(name) if r.gpu.healthy]
+        rooms = fleet.rooms(name)
+        known = self._known.get(name)
+        if known is not None and known[0] is rooms:
+            return known[1]
+        able = [r for r in rooms if r.gpu.healthy]
         if self._whole:
-            return [(r.free_bytes, shards, name) for r in rooms if not r.there.by]
-        return [(r.free_bytes, shards, name) for r in rooms if r.free_bytes]
+            # One that strangers use is no whole one: it comes nearest all the same, after those that are.
+            able = [r for r in able if not r.there.by]
+            free = dict.fromkeys(
+                NO if gpu_takes(r.gpu, r.there, None) else r.free_bytes for r in able
+            )
+        else:
+            free = dict.fromkeys(r.free_bytes for r in able if r.free_bytes)
+        entries = [(each, shards, name) for each in free]
+        self._known[name] = (rooms, entries)
+        return entries
 
 
 def tightest(
@@ -91,7 +123,8 @@ def tightest(
     low, high = _needs(fleet, profile)
     found: list[tuple[int, int, str, Fit]] = []
     asked: set[str] = set()
-    for free, shards, name in _order(fleet, profile, waiting, near, fabric).at_least(low):
+    order = _order(fleet, profile, near, fabric)
+    for free, shards, name in order.at_least(low, waiting=waiting):
         if name in asked or name in skip:
             continue
         asked.add(name)
@@ -112,9 +145,8 @@ def tightness(fleet: Fleet, f: Fit) -> tuple[int, int, str]:
 
 def freest(fleet: Fleet, profile: Profile) -> Iterator[str]:
     """Nodes by their GPU with the most free memory, the most first: those that come nearest."""
-    both = (_order(fleet, profile, waiting, APART, "").freest() for waiting in (False, True))
     said: set[str] = set()
-    for _, _, name in merge(*both, reverse=True):
+    for _, _, name in _order(fleet, profile, APART, "").freest():
         if name not in said:
             said.add(name)
             yield name
@@ -142,15 +174,22 @@ def nodes_for(fleet: Fleet, profile: Profile, fabric: str = "") -> list[str]:
             and (not fabric or fabric in node.report.fabrics)
         ]
 
-    return fleet.once(("nodes", where(profile), fabric), look)
+    return fleet.always(("nodes", fleet.asks(profile).where, fabric), look)
 
 
-def _order(fleet: Fleet, profile: Profile, waiting: bool, near: int, fabric: str) -> Order:  # noqa: FBT001 - one of a key's parts
-    def look() -> Order:
-        nodes = nodes_for(fleet, profile, fabric)
-        if near:
-            nodes = [n for n in nodes if nearest(fleet, n, profile.gpus) >= near]
-        return Order(fleet, nodes, profile, waiting=waiting)
+def _order(fleet: Fleet, profile: Profile, near: int, fabric: str) -> Order:
+    kind = not profile.gpus, not profile.gpu_memory_bytes, near and profile.gpus, near
+    key = (fleet.asks(profile).where, kind, fabric)
+    return fleet.once(key, lambda: _made(fleet, profile, near, fabric))
 
-    kind = not profile.gpus, not profile.gpu_memory_bytes, near and profile.gpus
-    return fleet.once(("order", where(profile), kind, waiting, near, fabric), look)
+
+def _made(fleet: Fleet, profile: Profile, near: int, fabric: str) -> Order:
+    """Nearness makes an order of its own only where some nodes lack it."""
+    nodes = nodes_for(fleet, profile, fabric)
+    if near:
+        levels = fleet.nearest(profile.gpus)
+        those = [n for n in nodes if levels[n] >= near]
+        if len(those) == len(nodes):
+            return _order(fleet, profile, APART, fabric)
+        nodes = those
+    return Order(fleet, nodes, profile)

@@ -11,7 +11,7 @@ from itertools import combinations, islice
 
 from msgspec import Struct
 
-from llmgw.core.capacity import Held
+from llmgw.core.capacity import Held, resources_of
 from llmgw.core.place.choose import NoRoom, Placement, find, take
 from llmgw.core.place.fit import Fit, fit
 from llmgw.core.place.fleet import Fleet
@@ -98,41 +98,87 @@ class _Search:
         self._both = (*removable, *movable)
         self._stay = len(removable)
         self._later: NoRoom | None = None
+        #: each node by itself can tell: one node each, nobody moves, and no breaker panel has too little
+        one_node = profile.nodes == 1 and not movable and len(self._both) > FEW
+        self._apart = one_node and not _panels_short(fleet, profile)
 
     def found(self) -> Room | NoRoom | None:
         """A refusal says that only other starts come first; None: nothing makes room."""
         every = tuple(range(len(self._both)))
-        if not self._fits_without(every):
+        one = self._one() if self._apart else None
+        if one is not None:
+            return one
+        some = self._able()
+        if some is None:
             return self._later
-        for chosen in islice(self._sets(), SETS):
+        for chosen in islice(self._sets(some), SETS):
             room = self._with(chosen)
             if room is not None:
                 return room
         return self._thinned(every[: self._stay]) or self._thinned(every) or self._later
 
-    def _sets(self) -> Iterator[tuple[int, ...]]:
+    def _able(self) -> list[tuple[int, ...]] | None:
+        """Those of which some set may make room: of so few all together, else by node; None where not even all do."""
+        every = tuple(range(len(self._both)))
+        if not self._apart:
+            if not self._fits_without(every):
+                return None
+            return list(self._local()) if len(every) > FEW else [every]
+        found = []
+        for name, some in self._there().items():
+            fits = self._fits_on(name, some)
+            if fits:
+                found.append(some)
+            elif fits is None and self._later is None:
+                self._fits_without(some)  # says what comes first there
+        return found or None
+
+    def _one(self) -> Room | None:
+        """The first of all in their order that makes room alone: nearly always there is one."""
+        for i in self._cheapest():
+            names = {s.node for s in self._both[i].replica.members}
+            if any(self._fits_on(name, (i,)) for name in sorted(names)):
+                return self._with((i,))
+        return None
+
+    def _cheapest(self) -> Sequence[int]:
+        every = range(len(self._both))
+        same = not any(idle.cost for idle in self._both)
+        return every if same else sorted(every, key=lambda i: self._both[i].cost)
+
+    def _there(self) -> dict[str, tuple[int, ...]]:
+        """By node that it could be on, who is there, the cheapest first."""
+        there: dict[str, list[int]] = {}
+        for i in self._cheapest():
+            for shard in self._both[i].replica.members:
+                there.setdefault(shard.node, []).append(i)
+        names = (n for n in nodes_for(self._fleet, self._profile) if n in there)
+        return {name: tuple(dict.fromkeys(there[name])) for name in names}
+
+    def _fits_on(self, name: str, some: tuple[int, ...]) -> bool | None:
+        """Whether it fits on that node once these have gone; None: only after other starts."""
+        gone = [self._both[i].replica for i in some]
+        if not _might(self._fleet, self._profile, name, gone):
+            return False
+        mark = self._fleet.mark()
+        for r in gone:
+            self._fleet.free(r)
+        answer = fit(self._fleet, self._fleet.nodes[name], self._profile)
+        self._fleet.reset(mark)
+        if isinstance(answer, Fit):
+            return None if answer.wait else True
+        return False
+
+    def _sets(self, able: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         """The smallest first, of equal ones the cheapest, then in the caller's order."""
-        apart = [tuple(range(len(self._both)))] if len(self._both) <= FEW else list(self._local())
-        for size in range(1, max(map(len, apart), default=0) + 1):
-            sets = {c for some in apart for c in combinations(some[:FEW], size)}
+        for size in range(1, max(map(len, able), default=0) + 1):
+            sets = {c for some in able for c in combinations(some[:FEW], size)}
             yield from sorted(sets, key=lambda c: (sum(self._both[i].cost for i in c), c))
 
     def _local(self) -> Iterator[tuple[int, ...]]:
         """Of each node that would have room without all of them those that are there, the cheapest first."""
-        there: dict[str, list[int]] = {}
-        for i, idle in enumerate(self._both):
-            for shard in idle.replica.members:
-                there.setdefault(shard.node, []).append(i)
-        for name in nodes_for(self._fleet, self._profile):
-            some = tuple(sorted({*there.get(name, ())}, key=lambda i: (self._both[i].cost, i)))
-            mark = self._fleet.mark()
-            for i in some:
-                self._fleet.free(self._both[i].replica)
-            fits = some and isinstance(
-                fit(self._fleet, self._fleet.nodes[name], self._profile), Fit
-            )
-            self._fleet.reset(mark)
-            if fits:
+        for name, some in self._there().items():
+            if self._fits_on(name, some) is not False:
                 yield some
 
     def _thinned(self, chosen: tuple[int, ...]) -> Room | None:
@@ -153,7 +199,7 @@ class _Search:
     def _placed_without(self, chosen: tuple[int, ...]) -> Placement | None:
         for i in chosen:
             self._fleet.free(self._both[i].replica)
-        answer = find(self._fleet, self._model, (self._profile,))
+        answer = find(self._fleet, self._model, (self._profile,), words=False)
         if isinstance(answer, Placement):
             return answer
         if answer.soon:
@@ -190,3 +236,51 @@ class _Search:
             take(fleet, m, then, starts=False)
             places.append(then)
         return places
+
+
+def _panels_short(fleet: Fleet, profile: Profile) -> bool:
+    """Whether a breaker panel has too little for it: it has some back also from engines on other nodes."""
+    power_w, circuits = profile.power_w, fleet.state.catalog.circuits
+    return bool(power_w) and any(fleet.panel(c).power_w + power_w > w for c, w in circuits.items())
+
+
+class _Most(Struct, frozen=True):
+    """What each GPU of a node could have free at most once some have gone, the most first; and of whole ones."""
+
+    held: Held
+    shares: list[int]
+    whole: int
+
+
+def _might(fleet: Fleet, profile: Profile, name: str, gone: list[Replica]) -> bool:
+    """Whether it could fit there once these have gone, by its GPUs alone: most nodes say no, and that at once."""
+    if not profile.gpus:
+        return True
+    known: dict[tuple[str, ...], _Most] = fleet.once("most", dict)
+    key = (name, *[r.incarnation for r in gone])
+    most = known.get(key)
+    if most is None or most.held is not fleet.held[name]:
+        most = known[key] = _most(fleet, name, gone)
+    need = fleet.need(profile, name).gpu_memory_bytes
+    if not need:
+        return most.whole >= profile.gpus
+    return len(most.shares) >= profile.gpus and most.shares[profile.gpus - 1] >= need
+
+
+def _most(fleet: Fleet, name: str, gone: list[Replica]) -> _Most:
+    shards = [s for r in gone for s in r.members if s.node == name and s.holds]
+    names = {s.report.shard for s in shards}
+    back: dict[str, int] = {}
+    for s in shards:
+        each = resources_of(s, fleet.state.catalog).gpu_memory_bytes or 0
+        for uuid in s.report.gpus:
+            back[uuid] = back.get(uuid, 0) + each
+    shares, whole = [], 0
+    for room in fleet.rooms(name):
+        there, total = room.there, room.gpu.memory_bytes
+        alone = names.issuperset(there.by)
+        whole += alone
+        if alone or not there.whole:
+            ours = there.reserved_bytes - back.get(room.gpu.uuid, 0)
+            shares.append(total if room.gpu.unified else total - ours)
+    return _Most(fleet.held[name], sorted(shares, reverse=True), whole)

@@ -14,6 +14,7 @@ from llmgw.core.adopt.survey import Survey, survey
 from llmgw.core.place import NoRoom, Placement
 from llmgw.core.reconcile import move, nap, stale
 from llmgw.core.reconcile.ends import drained, end, stoppable
+from llmgw.core.reconcile.follow import following
 from llmgw.core.reconcile.guard import guarded
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.reconcile.settle import waiting_for
@@ -106,6 +107,10 @@ def _start(p: Pass, model: Model) -> None:
             return
         wait = Wait(model=model.name, profile=model.profiles[0].name, why=f"{reason}; {answer.why}")
         makes_room = n < wanted.first and not said
+        if makes_room and (there := following(p, model)) is not None:
+            p.starts.follow(model, *there, reason)
+            nap.replaced(p, model, reason)
+            continue
         p.actions.append(_made_room(p, model, wait) if makes_room else wait)
         return
 
@@ -143,10 +148,11 @@ def _roll(p: Pass, model: Model) -> None:
         why = f"{old.drift}; its replacement is ready"
         p.actions.append(drained(old, stoppable(old.members), "drift", why))
         return
-    step = roll.step(p.fleet, model, kept)
+    step = roll.step(p.fleet, model, kept, p.rolls)
     if step is None:
         return
     p.actions.append(step)
+    p.rolls += isinstance(step, RollReplica) or bool(step.rolls)
     if isinstance(step, RollReplica):
         p.counted(model, Placement(step.profile, step.spots, step.why))
 

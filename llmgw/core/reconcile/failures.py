@@ -29,8 +29,40 @@ def gave_out(state: State, incarnation: str, why: str, now: float) -> State:
     )
 
 
+def absent(state: State, shard: Shard, why: str, now: float) -> State:
+    """A file that it would load is not there: nobody is to make room there meanwhile. The last one of a profile."""
+    report = shard.report
+    model = state.catalog.resolve(report.model)
+    if model is None:
+        return state
+    fingerprint = report.fingerprint
+    others = _without_absent(
+        state.failures.get(model.name, ()), frozenset({(fingerprint, shard.node)})
+    )
+    failure = Failure(
+        shard.incarnation, report.profile, now, why, fingerprint=fingerprint, absent=shard.node
+    )
+    return replace(state, failures=state.failures | {model.name: (*others, failure)})
+
+
+def _without_absent(
+    seen: tuple[Failure, ...], found: frozenset[tuple[str, str]]
+) -> tuple[Failure, ...]:
+    return tuple(f for f in seen if not (f.absent and (f.fingerprint, f.absent) in found))
+
+
+def _found(state: State, shards: tuple[Shard, ...]) -> State:
+    """Their agents have taken them: the files are there, which says nothing of other nodes."""
+    if not any(f.absent for seen in state.failures.values() for f in seen):
+        return state
+    found = frozenset((s.report.fingerprint, s.node) for s in shards if s.holds)
+    left = {m: _without_absent(seen, found) for m, seen in state.failures.items()}
+    return replace(state, failures={m: seen for m, seen in left.items() if seen})
+
+
 def counted(state: State, shards: tuple[Shard, ...], now: float) -> State:
     """Count each failed incarnation once, under its canonical model (A67): given up already while it is torn down."""
+    state = _found(state, shards)
     ended = [s for s in shards if s.report.state == "failed" or s.report.gave_up]
     ended = [s for s in ended if not s.report.never_ran]
     if not ended:

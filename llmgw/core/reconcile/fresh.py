@@ -34,6 +34,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     cordoned: dict[tuple[str, str], str] = {}
     woken_s: dict[str, float] = {}
     learned: dict[str, int] = {}
+    #: those that were counted, by name; None where that is not known
+    gateways: frozenset[str] | None = None
 
 
 def started(
@@ -62,6 +64,7 @@ def started(
         cordoned=memory.cordoned,
         woken_s={m: min(at_s, now) for m, at_s in memory.woken_s.items()},
         learned=memory.learned,
+        unheard=memory.gateways,
     )
     for report, unreachable in memory.nodes:
         state = remembered(state, report, unreachable=unreachable)

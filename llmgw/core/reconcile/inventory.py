@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llmgw.core.asleep import believed, heeded, late
-from llmgw.core.reconcile.failures import counted
+from llmgw.core.reconcile.failures import absent, counted
 from llmgw.core.types.messages import (
     LIVE,
     STARTING,
@@ -34,6 +34,7 @@ from llmgw.core.types.state import (
     ShardsChanged,
     State,
 )
+from llmgw.core.weights import NO_WEIGHTS
 
 #: Refusals that say who may command, which ids are taken, or what one process is: the next try is another in that.
 _OF_WHO_ASKS = frozenset(
@@ -85,11 +86,13 @@ def registered(state: State, report: NodeReport, now: float) -> State:
         registered_s=now,
     )
     is_new = old is None or not old.settled
+    backup = not state.outdated and _obeyed_a_later_control(state, report)
     state = replace(
         state,
         nodes=state.nodes | {report.node: node},
         last_registered_s=now if is_new else state.last_registered_s,
-        outdated=state.outdated or _obeyed_a_later_control(state, report),
+        outdated=state.outdated or backup,
+        unheard=None if backup else state.unheard,
         refused=tuple(r for r in state.refused if r.node != report.node),
     )
     return counted(wanted(state, shards, now), shards, now)
@@ -273,6 +276,10 @@ def changed(state: State, event: ShardsChanged, now: float) -> State:
         foreign=node.report.foreign if event.foreign is None else event.foreign,
     )
     refused = tuple(_refusals(node, event.refused, now))
+    for shard in node.shards:
+        no = dropped.get((shard.report.shard, shard.report.incarnation))
+        if no is not None and no.reason == NO_WEIGHTS and shard.origin == PLACED:
+            state = absent(state, shard, no.why or no.reason, now)
     node = replace(
         node,
         report=report,
@@ -343,7 +350,15 @@ def placed(state: State, name: str, start: Start, now: float) -> State:
         state="pending",
         resources=start.resources,
     )
-    shard = Shard(node=name, report=report, origin=PLACED, ours=True, known=True, seen_s=now)
+    shard = Shard(
+        node=name,
+        report=report,
+        origin=PLACED,
+        ours=True,
+        known=True,
+        after=start.after,
+        seen_s=now,
+    )
     if any(s.key == shard.key for s in node.shards):
         return state
     node = replace(node, shards=_in_order((*node.shards, shard)))

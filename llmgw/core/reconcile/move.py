@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llmgw.core import cordon, evict, failed
+from llmgw.core import cordon, evict, failed, idle
 from llmgw.core.place import NoRoom
 from llmgw.core.reconcile import nap
 from llmgw.core.reconcile.ends import drained, stoppable
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.plan import NapReplica, Replica, Wait
-from llmgw.core.types.state import GATEWAY_GONE_S
 
 
 class _Sought(NamedTuple):
@@ -95,7 +94,7 @@ def _cleared(p: Pass, model: Model, why: str) -> bool:
     leaving = p.leaving(announced=True)
     way = evict.way(p.fleet, p.survey.replicas, evict.Asks(model, 0.0, why), leaving, p.now)
     if way.hold is None:
-        unsure = way.then is not None and p.now - p.state.started_s < GATEWAY_GONE_S
+        unsure = way.then is not None and bool(idle.unsure(p.state, p.now))
         if unsure:
             p.actions.append(Wait(model=model.name, profile=model.profiles[0].name, why=way.why))
         return unsure

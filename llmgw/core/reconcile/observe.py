@@ -79,9 +79,10 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case Placed(name, start):
             return placed(state, name, start, now)
         case Demanded(told):
-            return _demanded(state, told, now)
+            state = _demanded(state, told, now)
+            return _gone(state, told.gateway) if told.ended else state
         case GatewayGone(name):
-            return _without_gateways(state, frozenset({name}))
+            return _gone(state, name)
         case CatalogLoaded(catalog):
             state = replace(state, catalog=catalog, catalog_s=now)
             return _pruned(wanted(state, _shards(state), now))
@@ -102,7 +103,7 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             state = cordon.forgotten(state, name)
             return replace(state, nodes={k: v for k, v in state.nodes.items() if k != name})
         case Cleared(model):
-            state = learn.forgotten(state, model)
+            state = _tried_again(learn.forgotten(state, model), model)
             return replace(state, failures={k: v for k, v in state.failures.items() if k != model})
         case Woken(model, over):
             return demand.woke(state, model, now, over=over)
@@ -119,10 +120,20 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
         case Tick():
             silent = (k for k, g in state.gateways.items() if now - g.heard_s >= GATEWAY_GONE_S)
             refused = tuple(r for r in state.refused if r.until_s > now)
-            state = _without_gateways(replace(state, refused=refused), frozenset(silent))
+            unheard = state.unheard if now - state.started_s < GATEWAY_GONE_S else frozenset[str]()
+            state = replace(state, refused=refused, unheard=unheard)
+            state = _without_gateways(state, frozenset(silent))
             return _pruned(looked(demand.lapsed(state, now), now))
         case _:
             assert_never(event)
+
+
+def _tried_again(state: State, name: str) -> State:
+    """What of its profiles was refused is asked for again; what is short on a node is so whoever asks."""
+    model = state.catalog.models.get(name)
+    prints = {f for p in model.profiles for f in p.fingerprints.values()} if model else set()
+    rest = {f"profile {f}" for f in prints}
+    return replace(state, refused=tuple(r for r in state.refused if r.resource not in rest))
 
 
 def _demanded(state: State, told: Demand, now: float) -> State:
@@ -147,6 +158,11 @@ def _demanded(state: State, told: Demand, now: float) -> State:
         gateways=state.gateways | {told.gateway: view},
         wanted_s=state.wanted_s | wanted,
     )
+
+
+def _gone(state: State, gateway: str) -> State:
+    unheard = None if state.unheard is None else state.unheard - {gateway}
+    return _without_gateways(replace(state, unheard=unheard), frozenset({gateway}))
 
 
 def _of_known(state: State, times_s: dict[str, float]) -> dict[str, float]:

@@ -35,6 +35,8 @@ class Pass:
         self.asleep: dict[str, list[Replica]] = {}
         #: incarnations on their way to sleep, by what this pass says
         self.dozing: set[str] = set()
+        #: how many models are rolled, or will be once other starts are over
+        self.rolls = 0
         for r in found.replicas:
             # One that counts as lost is there again once its node is; until then nothing counts on it (F61).
             if r.kept and not r.going and not (r.held and r.incarnation in state.lost):
@@ -81,8 +83,12 @@ class Pass:
 
     def staying(self, model: Model) -> list[Replica]:
         """The model's kept ones without those, and without what falls asleep."""
-        leaving = self.leaving() | self.dozing
-        return [r for r in self.kept.get(model.name, []) if r.incarnation not in leaving]
+        leaving, dozing = self.leaving(), self.dozing
+        return [
+            r
+            for r in self.kept.get(model.name, ())
+            if r.incarnation not in leaving and r.incarnation not in dozing
+        ]
 
     def place(self, model: Model) -> Placement | NoRoom:
         return self.starts.place(model)

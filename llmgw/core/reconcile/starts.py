@@ -7,6 +7,7 @@ costs nobody a place. May not decide what is wanted, nor move what runs.
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from llmgw.core.place import Fleet, NoRoom, Placement, Planned, find, replanned, take
 from llmgw.core.place.fit import waits
@@ -66,6 +67,14 @@ class Starts:
         due = _Due(Planned(model, placement, starts=True), reason, None)
         due.action = _start(due)
         self._add(due)
+
+    def follow(
+        self, model: Model, placement: Placement, after: tuple[tuple[str, str], ...], reason: str
+    ) -> None:
+        """One that makes way for nobody: where it goes is where something is being stopped for it."""
+        due = _Due(Planned(model, placement, starts=True), reason, None)
+        due.planned.counted(self._fleet)
+        self._actions.append(replace(_start(due), after=after))
 
     def wait(self, model: Model, answer: NoRoom, reason: str, count: int) -> None:
         """`count` replicas of it come once other starts are over; the room where they go is given to nobody else."""

@@ -155,7 +155,7 @@ def _about(  # noqa: PLR0911 - one arm per event
     """The record with one fact more."""
     match event:
         case Spawned():
-            return attempts.spawned(record, event, state.facts.address, now)
+            return attempts.spawned(state.facts, record, event, now)
         case SpawnFailed():
             return attempts.spawn_failed(record, event, now)
         case Exited():

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from llmgw.core.endpoint import asked_at, endpoint
 from llmgw.core.supervise.restarts import exit_words, gave_up_words, retry_s, with_failure
 from llmgw.core.supervise.table import move
-from llmgw.core.supervise.teardown import begin
-from llmgw.core.types.node import AgentState, Effect, Exited, Spawn, Spawned, SpawnFailed
+from llmgw.core.supervise.teardown import begin, tree_seen
+from llmgw.core.types.node import AgentState, Effect, Exited, NodeFacts, Spawn, Spawned, SpawnFailed
 from llmgw.core.types.record import Record, Watch
 
 #: First probe after a spawn.
 FIRST_PROBE_S = 0.005
 
 
-def endpoint(address: str, port: int) -> str:
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{port}"
-
-
-def spawned(record: Record, event: Spawned, address: str, now: float) -> Record:
+def spawned(facts: NodeFacts, record: Record, event: Spawned, now: float) -> Record:
     if event.attempt != record.attempt or not record.intent:
         return record
     record = move(record, "spawned", f"attempt {event.attempt} is pid {event.pid}", now)
@@ -35,7 +31,7 @@ def spawned(record: Record, event: Spawned, address: str, now: float) -> Record:
         start_ticks=event.start_ticks,
         started_at=record.started_at or event.at,
         artefact=event.artefact or record.artefact,
-        endpoint=endpoint(address, record.start.port),
+        endpoint=endpoint(asked_at(facts, record.start), record.start.port),
         watch=Watch(
             identified=True,
             verified=True,
@@ -64,7 +60,7 @@ def exited(record: Record, event: Exited, now: float) -> Record:
     watch = replace(record.watch, exited=True, look_s=now)
     record = replace(record, exit_code=event.code, watch=watch)
     if record.ending:
-        return record
+        return record if event.seen is None else tree_seen(record, event.seen, now)
     why = exit_words(event.code, event.last_line, out_of_memory=event.out_of_memory)
     # What a sleeper gave back may be another's by now: where its model runs next is control's to say.
     return fail(record, why, now, again=record.state != "asleep" and record.nap != "asking")

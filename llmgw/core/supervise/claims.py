@@ -25,6 +25,7 @@ from llmgw.core.mount import parse as parse_mount
 from llmgw.core.types.messages import LISTENS, LIVE, WORKERS_FIRST, Start
 from llmgw.core.types.node import AgentState, Room
 from llmgw.core.types.record import Key, Record
+from llmgw.core.weights import NO_WEIGHTS, absent
 
 #: Ids become paths and environment (contract/catalog.md "Names"); a replica id is a model's name and a suffix.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -55,6 +56,7 @@ def refuse_start(
         _unsound(start),
         _not_built(start),
         _rival(state, start),
+        _weights(state, start, room),
         *(_gpu(state, start, uuid) for uuid in start.gpus),
         *_short(state, start),
         _pool(state, start),
@@ -294,6 +296,13 @@ def _short(state: AgentState, start: Start) -> Iterator[No]:
         if most is not None and wanted and used + wanted > most + ROUNDING:
             free = f"{max(most - used, 0.0):.1f} of {most:.1f} {unit}{resource} free"
             yield reason, resource, f"{free}, {start.shard} needs {wanted:.1f}"
+
+
+def _weights(state: AgentState, start: Start, room: Room) -> No | None:
+    """Known before five attempts have failed; nothing else is tried before it is there."""
+    if not room.missing:
+        return None
+    return NO_WEIGHTS, "", absent(room.missing, state.facts.node, start.profile)
 
 
 def _memory(start: Start, room: Room) -> No | None:

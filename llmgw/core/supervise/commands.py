@@ -118,7 +118,7 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
     if no is not None:
         return state, (_refusal(event, *no),)
     record = Record(
-        start=start,
+        start=replace(start, after=()),  # it waits for nobody any more
         attempt=start.attempt,
         boot_id=state.facts.boot_id,
         api_key=start.api_key or event.fresh_key,

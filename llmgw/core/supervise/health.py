@@ -19,7 +19,7 @@ from llmgw.core.types.node import AgentState, Effect, Probe, Probed
 from llmgw.core.types.record import Record
 
 #: Probing a newcomer: a share of the time it took so far, so that waiting adds little to any engine's own start.
-QUICK_S, LOADING_S, SHARE = 0.005, 0.25, 0.03
+QUICK_S, LOADING_S, SHARE = 0.002, 0.25, 0.03
 #: Probing what is up: all of a node at the same moments, so that fifty engines wake their agent once, not fifty times.
 STEADY_S = 2.0
 #: Where readiness asks for a token (`ready.token`) what is up is asked for one so often, and again at once when it made

@@ -19,7 +19,7 @@ from typing import Literal, assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise.attempts import endpoint
+from llmgw.core.endpoint import asked_at, endpoint
 from llmgw.core.supervise.claims import CONTAINERS
 from llmgw.core.supervise.sleep import SLEEPS
 from llmgw.core.supervise.table import move
@@ -109,7 +109,8 @@ def _ours(facts: NodeFacts, record: Record, event: Identified, now: float) -> Re
     if record.ending:
         return _resumed(record, now)
     due = replace(watch, due_s=now + record.start.start_timeout_s)
-    record = replace(record, watch=due, endpoint=endpoint(facts.address, record.start.port))
+    where = endpoint(event.address or asked_at(facts, record.start), record.start.port)
+    record = replace(record, watch=due, endpoint=where)
     if record.state == "pending":
         record = move(record, "spawned", f"found as pid {record.pid} by its markers", now)
     elif record.state == "unknown":

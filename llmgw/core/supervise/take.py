@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from llmgw.core.endpoint import loopback
 from llmgw.core.match import Known, compare, environment, words
 from llmgw.core.supervise.claims import No, refuse_take
 from llmgw.core.types.by_hand import ByHand, Fact
@@ -117,7 +118,7 @@ def _facts(state: AgentState, command: Take, seen: ByHand) -> Iterator[Fact]:
     yield _listener(state, command, seen)
     well = seen.health in ("ok", "loading")
     yield Fact(start.health or "health", "ok", seen.health_detail or seen.health, well)
-    key = seen.api_key or start.insecure or _loopback(state.facts.address)
+    key = seen.api_key or start.insecure or loopback(state.facts.address)
     yield Fact(
         "API key", "one" if not key else "any", "a key" if seen.api_key else "none", bool(key)
     )
@@ -127,7 +128,3 @@ def _listener(state: AgentState, command: Take, seen: ByHand) -> Fact:
     where = f"{state.facts.address}:{command.start.port}"
     runs = {"ours": where, "other": seen.listener_detail, "": "nothing that can be seen"}
     return Fact("listens on", where, runs[seen.listener], seen.listener == "ours")
-
-
-def _loopback(address: str) -> bool:
-    return address.startswith("127.") or address in ("::1", "localhost")

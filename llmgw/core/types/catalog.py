@@ -127,7 +127,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     @property
     def by_node(self) -> bool:
         """Whether weights, and so fingerprints, differ from node to node."""
-        return bool({*self.weights, *self.fingerprints} - {"default"})
+        weights, prints = self.weights, self.fingerprints
+        return len(weights) > ("default" in weights) or len(prints) > ("default" in prints)
 
     def fingerprint_on(self, node: str) -> str:
         return self.fingerprints.get(node, self.fingerprints.get("default", ""))
@@ -157,7 +158,10 @@ class Model(Struct, frozen=True, kw_only=True):
         return self.scaling.max > self.scaling.min
 
     def profile(self, name: str) -> Profile | None:
-        return next((p for p in self.profiles if p.name == name), None)
+        for profile in self.profiles:
+            if profile.name == name:
+                return profile
+        return None
 
 
 class Catalog(Struct, frozen=True, kw_only=True):

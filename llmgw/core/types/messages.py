@@ -132,13 +132,13 @@ class ShardReport(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     progress: float | None = None
     #: the most that its engine has been seen to hold on one GPU; None where nobody can measure
     gpu_peak_bytes: int | None = field(default=None, name="gpu_peak")
+    #: and the most of the host's memory that its processes were seen to hold together
+    host_peak_bytes: int | None = field(default=None, name="host_peak")
     error: str | None = None
-    #: failed for good: the agent's bounded restarts are used up (A67)
-    gave_up: bool = False
+    gave_up: bool = False  # failed for good: the agent's bounded restarts are used up (A67)
     #: its agent died before it could be started (F44): that says nothing about the engine, so it is no failure of it
     never_ran: bool = False
-    #: the level at which it can be put to sleep, 0 for not at all; and what it is like while it sleeps
-    sleep: int = 0
+    sleep: int = 0  # the level at which it can be put to sleep, 0 for not at all; `asleep`: what it is like then
     asleep: Asleep | None = None
     node: str | None = None
     #: in `register` only, never in inventories for people (contract/http.md)
@@ -191,6 +191,7 @@ class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epoch_seen: int = 0
     leader_uuid: str | None = None
     address: str = "127.0.0.1"
+    loopback: str = ""  # whose its own is: alike for all who can reach an engine there
     inspect: str = ""
     inspect_pin: str = ""  # hash of the certificate shown there
     pools: tuple[str, ...] = ("default",)
@@ -198,11 +199,10 @@ class NodeReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fabrics: dict[str, Fabric] = {}
     circuit: str | None = None
     reattached: bool = True
+    follows: bool = False  # it knows `Start.after`
     capacity: Capacity = Capacity()
-    #: None: devices unknown (F59); (): none
-    gpus: tuple[Gpu, ...] | None = None
-    #: why the devices are not known, or ""
-    gpus_error: str = ""
+    gpus: tuple[Gpu, ...] | None = None  # None: devices unknown (F59); (): none
+    gpus_error: str = ""  # why the devices are not known
     shards: tuple[ShardReport, ...] = ()
     foreign: tuple[Foreign, ...] = ()
     extra: dict[str, Any] = field(default={}, name=EXTRA)
@@ -214,8 +214,7 @@ class Peer(Struct, frozen=True, kw_only=True):
     address: str
     fabric_address: str = ""
     port: int = 0
-    #: of the leader: where the ranks meet
-    group_port: int = 0
+    group_port: int = 0  # of the leader: where the ranks meet
 
 
 class Token(Struct, frozen=True):
@@ -260,8 +259,9 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="kind", tag="start"):
     stop: Stop = Stop()
     restart: Restart = Restart()
     peers: tuple[Peer, ...] = ()
-    #: of rank 0: `WORKERS_FIRST` where it is to be spawned once every other rank listens
-    start_order: str = ""
+    start_order: str = ""  # of rank 0: `WORKERS_FIRST` where the other ranks must listen first
+    #: (shard, incarnation) whose end it was ordered with: kept back until none of them is on its way out any more
+    after: tuple[tuple[str, str], ...] = ()
     api_key: str = ""
     insecure: bool = False
     sleep: Doors | None = None

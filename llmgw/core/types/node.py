@@ -63,6 +63,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     version: str = ""
     boot_id: str = ""
     address: str = "127.0.0.1"
+    loopback: str = ""
     inspect: str = ""
     inspect_pin: str = ""
     #: HOST:PORT of each control: engines carry them, so that a lost state dir's are known from another fleet's
@@ -99,11 +100,15 @@ class AgentState(Struct, frozen=True, kw_only=True):
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """What the host has left, looked at just now: memory available, the state dir's disk. None: not known, no limit."""
+    """What the host has left, looked at just now: memory available, the state dir's disk. None: not known, no limit.
+
+    `missing`: a file that the engine would load and that is not there.
+    """
 
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     disk_size_bytes: int = 0
+    missing: str = ""
 
 
 class CommandReceived(Struct, frozen=True, kw_only=True, tag=True):
@@ -158,10 +163,21 @@ class SpawnFailed(Struct, frozen=True, kw_only=True, tag=True):
     fatal: bool = False
 
 
+class TreeSeen(Struct, frozen=True, kw_only=True, tag=True):
+    """Live processes of the shard: `alive` provably ours, `doubtful` perhaps (they hold, and are not signalled)."""
+
+    key: Key
+    attempt: int
+    alive: tuple[int, ...] = ()
+    doubtful: tuple[int, ...] = ()
+    detail: str = ""
+
+
 class Exited(Struct, frozen=True, kw_only=True, tag=True):
     """The leader is gone. `code` as subprocess has it (-9: signal 9), None where nobody could observe it.
 
-    `out_of_memory`: the kernel ended some process for want of memory just then; None where it does not tell.
+    `out_of_memory`: the kernel ended some process for want of memory just then; None where it does not tell. `seen`:
+    what is left of the others, looked at when it was dead; None where nobody looked.
     """
 
     key: Key
@@ -169,6 +185,7 @@ class Exited(Struct, frozen=True, kw_only=True, tag=True):
     code: int | None = None
     last_line: str = ""
     out_of_memory: bool | None = None
+    seen: TreeSeen | None = None
 
 
 class Probed(Struct, frozen=True, kw_only=True, tag=True):
@@ -189,16 +206,6 @@ class Knocked(Struct, frozen=True, kw_only=True, tag=True):
     key: Key
     attempt: int
     missing: tuple[str, ...] = ()
-
-
-class TreeSeen(Struct, frozen=True, kw_only=True, tag=True):
-    """Live processes of the shard: `alive` provably ours, `doubtful` perhaps (they hold, and are not signalled)."""
-
-    key: Key
-    attempt: int
-    alive: tuple[int, ...] = ()
-    doubtful: tuple[int, ...] = ()
-    detail: str = ""
 
 
 class MemorySeen(Struct, frozen=True, kw_only=True, tag=True):
@@ -233,6 +240,8 @@ class Told(Struct, frozen=True, kw_only=True):
     started_at: str = ""
     artefact: str = ""
     api_key: str = ""
+    #: what it was told to listen on
+    address: str = ""
     whole: bool = False
 
 
@@ -240,14 +249,16 @@ class Identified(Struct, frozen=True, kw_only=True, tag=True):
     """Evidence about a record's processes, for re-attach; `core.supervise.reattach` says what it means.
 
     `leader`: the process at the record's pid, by start ticks. `pid`, `start_ticks`: a session leader that carries the
-    record's markers (asked where the record has no pid). `others`: further live processes proved ours. `rebuilt` and
-    `told`: the order as far as the markers of any of them tell it, for a record that could not be read.
+    record's markers (asked where the record has no pid). `address`: where it listens. `others`: further live
+    processes proved ours. `rebuilt` and `told`: the order as far as the markers of any of them tell it, for a record
+    that could not be read.
     """
 
     key: Key
     leader: Literal["absent", "same", "other"] = "absent"
     pid: int | None = None
     start_ticks: int = 0
+    address: str = ""
     others: tuple[int, ...] = ()
     doubtful: tuple[int, ...] = ()
     error: str = ""
@@ -262,6 +273,8 @@ class GpusSeen(Struct, frozen=True, tag=True):
     error: str = ""
     #: by record: what its engine holds now on the GPU where that is most
     held: dict[Key, int] = {}
+    #: by record: the host's memory that its processes hold now
+    resident: dict[Key, int] = {}
 
 
 class Tick(Struct, frozen=True, tag=True):

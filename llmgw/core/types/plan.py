@@ -106,6 +106,8 @@ class StartReplica(Struct, frozen=True, kw_only=True, tag=True):
     spots: tuple[Spot, ...]
     why: str
     withheld: str = ""
+    #: (shard, incarnation) that are being stopped: its agent starts it once they have ended
+    after: tuple[tuple[str, str], ...] = ()
 
 
 class StopReplica(Struct, frozen=True, kw_only=True, tag=True):

@@ -71,6 +71,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     steady: int = 0
     #: the most that its engine was seen to hold on one GPU
     peak_bytes: int | None = None
+    #: and of the host's memory, all its processes together
+    host_peak_bytes: int | None = None
     #: the last transitions, for the exception that an impossible one raises
     story: tuple[str, ...] = ()
 

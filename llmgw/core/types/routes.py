@@ -10,16 +10,22 @@ from msgspec import Struct
 
 
 class RouteReplica(Struct, frozen=True, kw_only=True):
-    """`state`: ready, or draining (finish what is there, send nothing new)."""
+    """`state`: ready, or draining (finish what is there, send nothing new).
+
+    `loopback`: whose it listens on, "" where everybody can reach it. `unheard`: it may sleep by now, by the order of
+    another control, and its node has not said; a gateway that has it goes on with it, the others do not begin.
+    """
 
     replica: str
     endpoint: str
+    loopback: str = ""
     incarnation: str = ""
     profile: str = ""
     state: str = "ready"
     weight: int = 1
     api_key: str = ""
     upstream_model: str = ""
+    unheard: bool = False
 
 
 class RouteModel(Struct, frozen=True, kw_only=True):
@@ -69,7 +75,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     `answered`: likewise of the last byte of a good answer that the engine itself sent, in the middle of streams too.
     `waited`: for how long without a break requests have waited, per model, so that a control that starts knows it too.
     A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica;
-    `breaker_why`: what it failed with, for people.
+    `breaker_why`: what it failed with, for people. `ended`: its last words, it serves nobody from here on.
     """
 
     gateway: str
@@ -82,3 +88,4 @@ class Demand(Struct, frozen=True, kw_only=True):
     breaker_why: dict[str, str] = {}
     answered: dict[str, float] = {}
     waited: dict[str, float] = {}
+    ended: bool = False

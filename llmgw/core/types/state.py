@@ -53,6 +53,8 @@ class Shard(Struct, frozen=True, kw_only=True, gc=False):
     known: bool = False
     was_live: bool = False
     missing: bool = False
+    #: of a placed one: (shard, incarnation) that are being stopped there, and have ended when it starts
+    after: tuple[tuple[str, str], ...] = ()
     #: first seen, and first seen ready, by this control process
     seen_s: float = 0.0
     ready_s: float | None = None
@@ -171,6 +173,8 @@ class Failure(Struct, frozen=True):
     gave_up: bool = False
     #: of what failed: a roll is halted by a failure of the very profile it rolls to (A66)
     fingerprint: str = ""
+    #: the node that refused it, for a file that it would load is not there: nothing ran, and once it is there it may
+    absent: str = ""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -196,6 +200,8 @@ class State(Struct, frozen=True, kw_only=True):
     asked: dict[str, Asked] = {}
     woken_s: dict[str, float] = {}
     gateways: dict[str, GatewayView] = {}
+    #: gateways that the control before counted and this one may not have heard yet; None: nobody can tell which
+    unheard: frozenset[str] | None = None
     refused: tuple[Refused, ...] = ()
     draining: dict[str, Draining] = {}
     #: replicas that are to sleep once no request can reach them: routed no more, and nothing was ordered yet

@@ -79,7 +79,8 @@ class Seen:
         assert leader is not None
         for model in leader.table.models.values():
             for route in model.replicas:
-                yield f"route {route.replica} {route.endpoint} {route.state}"
+                known = ", as the gateway has it" if route.unheard else ""
+                yield f"route {route.replica} {route.endpoint} {route.state}{known}"
         for host in self.sim.hosts.values():
             for e in host.live():
                 yield f"runs {e.start.shard} ({e.start.incarnation}) attempt {e.attempt} on {e.host}"

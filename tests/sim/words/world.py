@@ -151,7 +151,7 @@ class World:
         """`silent gateway for=S`: alive, and nobody hears it."""
         gateway = self._gateway(words[0])
         if gateway is not None and not gateway.silent:
-            gateway.silent, gateway.silent_since_s = True, self.sim.clock.now
+            gateway.falls_silent()
             self._later(keys, "silent", gateway, value=False)
 
     def do_llmgw(self, words: list[str], _: Keys) -> None:
