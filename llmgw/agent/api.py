@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from llmgw.core.supervise.report import node_report
 TAIL_BYTES, FOLLOW_S = 64 * 1024, 0.5
 #: One answer is made in the loop's own event loop: more of a log would hold up everything else (F60).
 TAIL_MAX_BYTES = 4 << 20
+SHOWN, ENDED = "`llmgw status` shows what there is", "`llmgw events` names those that ended"
 RANK, NUMBER = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,15}")
 
 
@@ -152,10 +154,10 @@ async def _logs(view: View, request: Request) -> Response:
     shard = f"{replica}/{rank}"
     previous = request.query_params.get("previous", "0") == "1"
     if not (ID.fullmatch(replica) and RANK.fullmatch(rank)):
-        return error(404, "not_found", f"{shard[:80]!r} is no shard's name", "see GET /v1/status")
+        return error(404, "not_found", f"{shard[:80]!r} is no shard's name", SHOWN)
     path = view.logs.previous(shard) if previous else view.logs.path(shard)
     if not path.exists():
-        return error(404, "not_found", f"there is no log of {shard} here", "see GET /v1/status")
+        return _no_log(view, replica, shard)
     wanted = request.query_params.get("tail", "")
     size = int(wanted) if NUMBER.fullmatch(wanted) else TAIL_BYTES
     size = min(size, TAIL_MAX_BYTES)
@@ -163,6 +165,24 @@ async def _logs(view: View, request: Request) -> Response:
         return StreamingResponse(_follow(view, shard, size), media_type="text/plain")
     text = view.logs.tail(shard, size, previous=previous)
     return PlainTextResponse(redacted(text, _secrets(view, shard)))
+
+
+def _no_log(view: View, replica: str, shard: str) -> Response:
+    """Of an attempt before the first, of one that has written nothing, of nobody that is known here."""
+    if view.logs.path(shard).exists():
+        hint = f"`llmgw logs {shard}` shows the one that runs or ran last; {ENDED}"
+        return error(404, "no_log_here", f"{shard} has no attempt before this one", hint)
+    starts = [record.start for record in view.state().records.values()]
+    if any(start.shard == shard for start in starts):
+        return error(404, "no_log_here", f"{shard} has written nothing yet", f"{SHOWN}; {ENDED}")
+    replicas = {start.replica for start in starts}
+    known = sorted(replicas | {start.model for start in starts})
+    what = f"{'' if replica in known else 'model or '}replica called {replica}"
+    if replica in replicas:
+        what = f"rank {shard.rpartition('/')[2]} of {replica}"
+    near = get_close_matches(replica, [name for name in known if name != replica], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"{SHOWN}; {ENDED}"
+    return error(404, "not_found", f"there is no {what} here", hint)
 
 
 async def _follow(view: View, shard: str, size: int) -> AsyncIterator[str]:

@@ -22,8 +22,8 @@ MARKER = "LLMGW_START"
 FORMAT = 1
 #: One string of an environment may hold 128 KiB; each of an engine's processes has its own copy.
 MAX_BYTES = 16 << 10
-#: A key is secret, an order's number and sender are of one session.
-LEFT_OUT = ("api_key", "seq", "session", "epoch", "leader_uuid", "attempt")
+#: A key is secret, an order's number and sender are of one session; what runs waits for nobody any more.
+LEFT_OUT = ("api_key", "seq", "session", "epoch", "leader_uuid", "attempt", "after")
 #: What has no bound of its own, left out where the whole is too long.
 BULKY = ("command", "env", "peers", "image", "mounts")
 #: Where built-in engines get their key.

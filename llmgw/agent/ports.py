@@ -22,6 +22,7 @@ from llmgw.agent.process import PROC, command_line
 
 LISTEN = "0A"
 TABLES = ("net/tcp", "net/tcp6")
+ALL_V4, LOOPBACK = "0.0.0.0", "127.0.0.1"  # noqa: S104  compared with, not bound
 
 
 Owner = tuple[Literal["", "ours", "other"], str]
@@ -127,7 +128,9 @@ def _address(raw: str) -> str:
 def listeners(port: int, address: str) -> list[Socket]:
     """Those that would get a connection to this address and port: the kernel prefers the closest binding."""
     there = [s for s in of_port(port, diag.LISTENING, _once_a_turn) if s.state == LISTEN]
-    for bound in (address, "0.0.0.0", "::"):  # noqa: S104  compared with, not bound
+    # One on all v4 addresses never hears a v6 one; on all of v6 it mostly hears both.
+    everywhere = ("::",) if ":" in address else (ALL_V4, "::")
+    for bound in (address, *everywhere):
         closest = [s for s in there if s.address == bound]
         if closest:
             return closest
@@ -144,7 +147,9 @@ def place(port: int, address: str, before: str) -> str:
     try:
         if not there or listened(port, address):
             return address if there else before or address
-        return before if before and _numeric(before) in there else there[0]
+        if before and listened(port, before):
+            return before
+        return LOOPBACK if there[0] == ALL_V4 else there[0]
     except (OSError, ValueError):  # a name that is none, or not known just now
         return before or address
 

@@ -38,7 +38,9 @@ class Change(Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         about = "/".join(part for part in (self.model, self.profile) if part)
-        return f"{about}: {self.what} ({self.effect})" if about else f"{self.what} ({self.effect})"
+        said = self.what.partition(":")[0] == self.effect
+        what = self.what if said else f"{self.what} ({self.effect})"
+        return f"{about}: {what}" if about else what
 
 
 def diff(old: Catalog, new: Catalog) -> list[Change]:

@@ -37,6 +37,10 @@ _OTHER_WORDS = {
 }
 
 
+#: Keys of numbers -> what is like them and takes a path or a name in a hub.
+_OF_TEXT = {"weight": "weights"}
+
+
 def for_key(word: str, struct: type[Struct]) -> str:
     """What to try instead of an unknown key in `struct`: nearest here, else elsewhere, else what there is."""
     here = [field.name for field in keys.declared(struct)]
@@ -54,6 +58,12 @@ def for_key(word: str, struct: type[Struct]) -> str:
         return f'did you mean "{near}"?'
     near = nearest(word, _places())
     return f'did you mean "{_belongs(near, struct)}"?' if near else f"known here: {', '.join(here)}"
+
+
+def for_text(key: str, text: str) -> str:
+    """What to try where a text stands at a key of numbers and another key takes it, "" where none does."""
+    meant = _OF_TEXT.get(key, "") if not text[:1].isdecimal() and "/" in text else ""
+    return f'did you mean "{meant}"?' if meant else ""
 
 
 def _belongs(word: str, struct: type[Struct]) -> str:

@@ -202,7 +202,8 @@ class Reader:
             hint = (
                 "take the quotes off"
                 if pattern.fullmatch(node.text)
-                else "digits only: no unit, no quotes"
+                else hints.for_text(path.rpartition(".")[2], node.text)
+                or "digits only: no unit, no quotes"
             )
             return self._refuse(node, f"{path}: {quoted(node.text)} is not {_kind(wanted)}", hint)
         number = wanted.base(node.text)

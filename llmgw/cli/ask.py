@@ -20,6 +20,7 @@ from llmgw.errors import (
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
 #: Control beyond loopback speaks TLS, with a certificate of its own.
 ELSEWHERE = "elsewhere: LLMGW_CONTROL and LLMGW_PIN, as `llmgw token` on its box prints them"
@@ -57,16 +58,18 @@ class Peer(NamedTuple):
         return self.url.partition("://")[2].partition("/")[0] or self.url
 
 
-def control(given: config.Given) -> tuple[Peer, ...]:
+def control(given: config.Given, folder: Path | None = None) -> tuple[Peer, ...]:
     """The control planes that LLMGW_CONTROL or --control names; the first that answers speaks.
 
-    With none named: this box's, as it was reached last, or the one that this box's agent has joined.
+    With none named: this box's, as it was reached last, or the one that this box's agent has joined. `folder`: that of
+    its files, where it is not the usual one.
     """
-    folder = config.inventory_path().parent
+    joined = folder.parent / "agent" if folder else config.state_dir("agent")
+    folder = folder or config.inventory_path().parent
     token = config.token("LLMGW_TOKEN", folder / "token")
     hint = f"start one with `llmgw up` or `llmgw control`; {ELSEWHERE}"
     here, trust = config.pinned(config.reached(folder))
-    known = config.Join((here,), trust) if here else config.joined(config.state_dir("agent"))
+    known = config.Join((here,), trust) if here else config.joined(joined)
     urls = given.items("control", known.controls or [config.CONTROL_URL])
     before = known.of([config.pinned(url)[0] for url in urls]).trust
     trust = config.trust(given, *urls, before=before)

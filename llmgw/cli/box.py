@@ -15,6 +15,7 @@ import typer
 from llmgw import config
 from llmgw.cli import ask, options
 from llmgw.cli.sure import Yes, counted, say, sure
+from llmgw.cli.whose import only_of
 from llmgw.errors import EXIT_OK, LlmgwError, UnreachableError, UsageError
 
 StateDir = Annotated[
@@ -106,10 +107,11 @@ def down(
     Engines keep running, and llmgw up finds them again; llmgw down --engines ends them first.
     """
     given = config.Given({"control": control, "state_dir": state_dir})
-    gateway = _Gateway(_folder(given, "control") / "gateway")
-    peer = ask.first(ask.control(given))
+    folder = _folder(given, "control")
+    gateway = _Gateway(folder / "gateway")
+    peer = ask.first(ask.control(given, folder if given.flag("state_dir") else None))
     try:
-        running = _running(ask.get(peer, "/api/v1/status"))
+        status = ask.get(peer, "/api/v1/status")
     except UnreachableError as e:
         if engines:
             msg = f"{e.message}: it is control that ends engines; nothing was ended"
@@ -125,6 +127,9 @@ def down(
         if gateway.wait():
             say("the gateway has ended")
         return EXIT_OK
+    if _folder_decides(given):
+        only_of(folder if given.flag("state_dir") else config.inventory_path().parent, peer)
+    running = _running(status)
     if engines and running:
         what = f"this ends {counted(len(running))}: {', '.join(running)}"
         sure(what, "End them?", yes=yes, otherwise="nothing was ended")
@@ -176,6 +181,13 @@ class _Gateway:
 def _folder(given: config.Given, part: str) -> Path:
     root = given.text("state_dir", "")
     return (Path(root) / part if root else config.state_dir(part)).absolute()
+
+
+def _folder_decides(given: config.Given) -> bool:
+    """Whether a folder was named, and no control as plainly: what is said on the line comes before the environment."""
+    if given.flag("state_dir"):
+        return not given.flag("control")
+    return bool(given.text("state_dir", "")) and not given.items("control")
 
 
 def _running(status: Any, nodes: frozenset[str] | None = None) -> list[str]:

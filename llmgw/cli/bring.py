@@ -45,7 +45,7 @@ def llama_swap(
     from llmgw.errors import CatalogError
 
     try:
-        given, lines = text.read(file.name, file.read_text())
+        given, lines = text.read(str(file), file.read_text())
     except (OSError, UnicodeDecodeError) as e:
         said = getattr(e, "strerror", None) or "is no text"
         msg = f"cannot read {file}: {said.lower()}"

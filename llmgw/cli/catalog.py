@@ -142,7 +142,8 @@ def apply(
         said = ask.post(peer, "/api/v1/catalog", body, timeout_s=ask.LONG_S)
     else:
         said = ask.put(peer, "/api/v1/catalog", {"catalog": text} | body, timeout_s=ask.LONG_S)
-    typer.echo(f"{said['path']} is in use, {counted(len(said['changes']), 'change')}")
+    old = f"; the one before is kept as {said['old']}" if said.get("old") else ""
+    typer.echo(f"{said['path']} is in use, {counted(len(said['changes']), 'change')}{old}")
     if names:
         stay(said, names)
 

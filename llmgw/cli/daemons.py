@@ -218,17 +218,21 @@ def joined(given: config.Given, folder: Path) -> tuple[tuple[str, ...], config.J
     """The controls of this node's agent and what it shows and believes there: as given, else as it is kept from before.
 
     What is kept counts for the controls it was kept for, and for no other. An agent that has joined none looks where
-    the command line of its box does (`ask.control`).
+    the command line of its box does, and this box's own control is believed as there (`ask.control`).
     """
-    before = config.joined(folder)
-    if not before.controls and (here := config.reached(folder.parent / "control")):
-        url, trust = config.pinned(here)
-        before = config.Join((url,), trust)
-    controls = given.items("control", before.controls or [config.CONTROL_URL])
-    before = before.of(controls)
+    before, beside = config.joined(folder), _here(folder.parent / "control")
+    controls = given.items("control", before.controls or beside.controls or [config.CONTROL_URL])
+    known = (before, beside, _here(config.inventory_path().parent))
+    before = next((join for join in known if join.of(controls).controls), config.Join())
     token = config.token("LLMGW_NODE_TOKEN", folder / "node-token") or before.token
     trust = config.trust(given, *controls, before=before.trust)
     return controls, before._replace(controls=controls, trust=trust, token=token)
+
+
+def _here(folder: Path) -> config.Join:
+    """The control of this folder, as it was reached last."""
+    url, trust = config.pinned(config.reached(folder))
+    return config.Join((url,), trust) if url else config.Join()
 
 
 def _workers(given: config.Given) -> int:

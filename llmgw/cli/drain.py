@@ -71,9 +71,8 @@ def undrain(place: Where, control: options.ControlUrl = None) -> None:
     peer = ask.first(ask.control(config.Given({"control": control})))
     answer: Json = ask.post(peer, f"/api/v1/nodes/{_quoted(node)}/undrain", _body(gpu))
     where, was = answer["where"], answer["was"]
-    typer.echo(
-        f"{where} may be used again; it was drained {was}" if was else f"{where} was not drained"
-    )
+    again = f"{where} may be used again; it had been drained {was}"
+    typer.echo(again if was else f"{where} was not drained")
     if answer["still"]:
         typer.echo(f"still drained: {', '.join(answer['still'])}")
     _warn(answer)

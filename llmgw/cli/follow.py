@@ -179,6 +179,7 @@ class _Source:
 
     def __init__(self, given: config.Given, name: str) -> None:
         self._name = name
+        self._known: list[str] = []  # to control, which does not know this one
         self._peers = ask.control(given)
         self._agent = ask.agent(given.text("agent", config.agent_url()))
 
@@ -197,6 +198,8 @@ class _Source:
                 )
             except UnreachableError:
                 raise e from None
+            except LlmgwError as no:
+                raise (self._nobody() if no.code == "not_found" and self._known else no) from None
 
     @property
     def _whole(self) -> bool:
@@ -216,7 +219,19 @@ class _Source:
             mine = sorted(r["replica"] for r in found["replicas"] if r["model"] == model["name"])
             if len(mine) != 1:
                 raise _not_one(found, model, self._name, mine)
+        if not mine:
+            self._known = [r["replica"] for r in found["replicas"]]
+            self._known += [n for m in found["models"] for n in (m["name"], *m["aliases"])]
         return f"{mine[0] if mine else self._name}/0"
+
+    def _nobody(self) -> LlmgwError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(self._name, self._known, n=1)
+        ended = "`llmgw status` shows what there is, `llmgw events` names those that ended"
+        hint = f"did you mean {near[0]}?" if near else ended
+        msg = f"there is no model or replica called {self._name}"
+        return LlmgwError(msg, hint, code="not_found")
 
 
 def _not_one(found: Json, model: Json, name: str, mine: list[str]) -> LlmgwError:

@@ -48,25 +48,28 @@ def init(
     cards = doors.cards(source)
     box = first.looked(models or ())
     text = first.written(box, tuple(g.memory_bytes for g in cards.gpus or () if g.healthy))
+    wrote: list[str] = []
     if file is None:
         typer.echo(text, nl=False)
     else:
-        _write(file, text)
-    _tell(box, cards.error, text, file)
+        wrote = _write(file, text)
+    _tell(box, cards.error, text, file, wrote)
 
 
-def _write(file: Path, text: str) -> None:
-    """Never over another file: that one may be a week's work."""
+def _write(file: Path, text: str) -> list[str]:
+    """What it wrote. Never over another file: that one may be a week's work."""
     import json
 
     from llmgw import catalog as catalogs
 
     schema = file.with_name("catalog.schema.json")
+    wrote = [str(file)]
     try:
         with file.open("x") as out:
             out.write(text)
         if not schema.exists():
             schema.write_text(json.dumps(catalogs.schema(), indent=2) + "\n")
+            wrote.append(f"{schema} (for editors)")
     except FileExistsError as e:
         msg = f"{file} is there already"
         hint = f"`llmgw init` alone prints what it would write; or name another file than {file}"
@@ -74,9 +77,10 @@ def _write(file: Path, text: str) -> None:
     except OSError as e:
         msg = f"cannot write {e.filename or file}: {(e.strerror or str(e)).lower()}"
         raise LlmgwError(msg, "name a file in a folder that is there and yours") from e
+    return wrote
 
 
-def _tell(box: Box, gpu_error: str, text: str, file: Path | None) -> None:
+def _tell(box: Box, gpu_error: str, text: str, file: Path | None, wrote: list[str]) -> None:
     """What was found, and the next step: another one where something is left to fill in."""
     from llmgw import catalog as catalogs
 
@@ -87,8 +91,8 @@ def _tell(box: Box, gpu_error: str, text: str, file: Path | None) -> None:
     weights = counted(len(box.weights) - left, "model")
     say(f"found {engines}; {weights}" + (f", {counted(left, 'file')} left out" if left else ""))
     name = str(file or "FILE")
-    if file is not None:
-        say(f"wrote {file}")
+    if wrote:
+        say(f"wrote {' and '.join(wrote)}")
     try:
         catalogs.load_sources({name: text})
     except CatalogError as e:

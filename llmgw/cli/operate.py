@@ -32,7 +32,8 @@ def resume(control: options.ControlUrl = None) -> None:
     llmgw resume; what was held back is carried out, where the guard does not ask first: llmgw status shows it.
     """
     answer = _told("resume", {}, control)
-    typer.echo(f"resumed; it was paused {answer['was']}" if answer["was"] else "it was not paused")
+    was = answer["was"]
+    typer.echo(f"resumed; it had been paused {was}" if was else "it was not paused")
 
 
 def confirm(

@@ -184,11 +184,9 @@ class Supervisor:
         while _answers(agent):
             if time.monotonic() > give_up:
                 msg = f"an agent answers at {agent.place} already"
-                from llmgw.agent.ports import holder
-
-                who = holder(int(agent.place.rpartition(":")[2]))
-                kill = f"`kill {who.split()[1]}`" if who.startswith("pid ") else "`kill`"
-                hint = f"it is {who}: {kill} ends it and leaves its engines; or choose another --agent HOST:PORT"
+                hint = (
+                    f"{_whose(agent)} and leaves its engines; or choose another --agent HOST:PORT"
+                )
                 raise LlmgwError(msg, hint, code="running")
             time.sleep(TICK_S)
 
@@ -290,6 +288,22 @@ def _answers(peer: ask.Peer) -> bool:
     except LlmgwError:
         pass
     return True
+
+
+def _whose(agent: ask.Peer) -> str:
+    """Who has the agent's place, and what ends it: that of an `up` would only be started again."""
+    from llmgw.agent.ports import holder
+
+    who = holder(int(agent.place.rpartition(":")[2]))
+    if not who.startswith("pid "):
+        return f"it is {who}: `kill` ends it"
+    pid = who.split()[1]
+    if "up" not in _words(_stat(pid)[1])[1:4]:
+        return f"it is {who}: `kill {pid}` ends it"
+    words = _words(pid)
+    url = words[words.index("--control") + 1] if "--control" in words else CONTROL_URL
+    down = "llmgw down" + (f" --control {url}" if url != CONTROL_URL else "")
+    return f"it is pid {pid}, the agent of another `llmgw up`: `{down}` ends that `up`"
 
 
 def _words(pid: str) -> list[str]:

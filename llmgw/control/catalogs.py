@@ -129,21 +129,26 @@ class Catalogs:
         )
         return [change.sentence for change in changes]
 
-    def write(self, text: str) -> None:
-        """Put it on disk in one step, the old one beside it as .bak: a kill leaves the one or the other, whole."""
+    def write(self, text: str) -> str:
+        """Put it on disk in one step, the old one beside it: a kill leaves the one or the other, whole.
+
+        Where the old one is kept; "" where there was none.
+        """
         path = self.path.resolve()
+        old = path.with_name(f"{path.name}.bak") if path.exists() else None
         if path.is_dir():
             msg = f"control's catalog {self.path} is a folder, and one file was sent"
             hint = "copy the file there, then `llmgw catalog apply` without a file"
             raise LlmgwError(msg, hint, code="folder", status=409)
         try:
-            if path.exists():
-                _replaced(path.with_name(f"{path.name}.bak"), path.read_bytes(), like=path)
+            if old:
+                _replaced(old, path.read_bytes(), like=path)
             _replaced(path, text.encode(), like=path)
         except OSError as e:
             msg = f"cannot write the catalog {path}: {(e.strerror or str(e)).lower()}; the one in use stays"
             hint = "put the file there yourself, then `llmgw catalog apply` without a file"
             raise LlmgwError(msg, hint, code="not_written", status=409) from e
+        return str(old or "")
 
     def refused(self, e: CatalogError, instead: str) -> None:
         self.error = "\n".join(e.problems)

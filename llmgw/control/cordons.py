@@ -48,7 +48,7 @@ async def undrain(control: Control, name: str, gpu: str = "") -> Json:
         where = _words(control, place)
         if was:
             control.story.tell(
-                "undrain", f"{where} may be used again; it was drained {was}", node=name
+                "undrain", f"{where} may be used again; it had been drained {was}", node=name
             )
             control.fold(Cordoned(*place, ""), now)
         left = [_words(control, p) for p in sorted(control.state.cordoned) if p[0] == name]

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from llmgw import tls
+from llmgw.catalog.words import nearest
 from llmgw.config import Trust
 from llmgw.control import given, verbs
 from llmgw.control.loop import Control
@@ -25,6 +26,7 @@ from llmgw.errors import LlmgwError, UsageError
 #: To reach an agent, and for its first byte; a log that is followed may then be silent for as long as it likes.
 CONNECT_S = 5.0
 OK, NOT_FOUND = 200, 404
+SHOWN, ENDED = "`llmgw status` shows what there is", "`llmgw events` names those that ended"
 
 
 async def answer(control: Control, request: Request) -> Response:
@@ -53,8 +55,25 @@ async def answer(control: Control, request: Request) -> Response:
         msg = f"the log of {said} cannot be asked for: {', '.join(away)}"
         hint = "run `llmgw logs` on that box, or give its agent an --address and --listen that control can reach"
         raise LlmgwError(msg, hint, code="no_log_here", status=503)
-    msg = f"no agent has a log of {said}"
-    raise LlmgwError(msg, "`llmgw status` lists replicas", code="not_found", status=404)
+    raise _nobody(control, shard, said, previous="previous" in asked)
+
+
+def _nobody(control: Control, shard: str, said: str, *, previous: bool) -> LlmgwError:
+    """Every agent that may have it was asked, and none has."""
+    shards = [s.report for node in control.state.nodes.values() for s in node.shards]
+    if any(report.shard == shard for report in shards):
+        msg = f"{said} has {'no attempt before this one' if previous else 'written nothing yet'}"
+        return LlmgwError(msg, f"{SHOWN}; {ENDED}", code="not_found", status=404)
+    name = shard.rpartition("/")[0]
+    models = control.catalogs.catalog.models
+    known = sorted({*models, *(report.shard.rpartition("/")[0] for report in shards)})
+    if name in known:
+        msg, near = f"no agent has a log of {said}", ""
+    else:
+        named = verbs.plain(name, verbs.NAME_CHARS)
+        msg, near = f"there is no model or replica called {named}", nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"{SHOWN}; {ENDED}"
+    return LlmgwError(msg, hint, code="not_found", status=404)
 
 
 def _asked(request: Request) -> dict[str, Any]:

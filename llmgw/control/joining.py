@@ -61,8 +61,10 @@ async def add(control: Control, want: node_tokens.Wanted) -> Json:
     if not urls:
         where = control.settings.listen
         msg = f"control listens on {where}, which no other box can reach, and asks nobody of this one for a token"
+        there = (control.settings.inventory_path.parent / "token").exists()  # made after this start
+        first = "" if there else "`llmgw token new --operator`, then "
         hint = (
-            "`llmgw token new --operator`, then end this control (engines and the gateway keep running) and start it "
+            f"{first}end this control (engines and the gateway keep running) and start it "
             f"as `llmgw control --listen 0.0.0.0:{where.port}`; then this again"
         )
         raise LlmgwError(msg, hint, code="loopback_only", status=409)

@@ -51,24 +51,23 @@ async def reload(
             control.catalogs.refused(e, "the one in use stays")
         raise
 
-    def fold(now: float) -> list[str]:
+    def fold(now: float) -> Json:
         if asked:
             leading(control)
         if digest:
             _as_shown(control, new, digest, now)
-        if text is not None:
-            control.catalogs.write(text)
+        kept = "" if text is None else control.catalogs.write(text)
         changes = control.catalogs.use(new, sources)
         control.keeper.sources = control.catalogs.sources
         control.fold(CatalogLoaded(new), now)
         crash("catalog_swapped")
         if confirm:
             control.fold(Confirmed(_ends(control)), now)
-        return changes
+        return {"changes": changes, "old": kept or None}
 
-    changes = await control.ask(fold)
+    done: Json = await control.ask(fold)
     about = {"path": str(control.catalogs.path), "version": new.digest[:12]}
-    return about | {"changes": changes, "paused": control.state.paused or None}
+    return about | done | {"paused": control.state.paused or None}
 
 
 def _as_shown(control: Control, new: Catalog, digest: str, now: float) -> None:

@@ -17,12 +17,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from shutil import copyfile
 from typing import NamedTuple
 
 from llmgw import __version__, handover
 from llmgw.config import Address
-from llmgw.control import reach
+from llmgw.control import gateway_log, reach
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
 from llmgw.control.listen import PROC, PortTakenError, bound, holders
@@ -37,9 +36,8 @@ BACKOFF_S, BACKOFF_CAP_S = 0.25, 30.0
 #: A port in use at our start is looked at again for this long: a gateway on its way up has it, and will answer.
 PATIENCE_S = 10.0
 ASK_S = 0.25
-#: Its log is looked at this often; past the size it becomes `gateway.log.1`.
+#: Its log is looked at this often.
 ROTATE_S = 60.0
-LOG_BYTES = 32 << 20
 
 
 class Serving(NamedTuple):
@@ -202,8 +200,8 @@ class Gateway:
                 why += f", version {before.version}, which finishes what it has"
                 self._story.tell("gateway", why, pid=self.pid)
                 return True
-            self.problem = f"the new gateway (pid {self.pid}) ended: {_last_line(self._log)}"
-            self._reap()
+            pid = self.pid
+            self.problem = f"the new gateway (pid {pid}) {gateway_log.how(self._reap(), self._log)}"
         self.pid, self._pidfd, self.gateway, _ = before
         self.problem = (
             f"the gateway (pid {self.pid}) of version {before.version} serves on: {self.problem}"
@@ -223,14 +221,14 @@ class Gateway:
                 continue
             await self._gone()
             gateway, pid = self.gateway, self.pid
-            self._reap()
+            code = self._reap()
             if gateway:
                 await on_gone(gateway)
             if self._ending.is_set():
                 return
             quick = quick + 1 if loop.time() - began < FAST_DEATH_S else 0
             pause = 0.0 if quick < FREE_DEATHS else min(BACKOFF_S * 2.0**quick, BACKOFF_CAP_S)
-            why = f"the gateway (pid {pid}) ended: {_last_line(self._log)}"
+            why = f"the gateway (pid {pid}) {gateway_log.how(code, self._log)}"
             self.problem = why if pause else ""
             again = f"again in {pause:g} s" if pause else "started again at once"
             self._story.tell("gateway", f"{why}; {again}", level="warning", pid=pid)
@@ -297,7 +295,7 @@ class Gateway:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(ROTATE_S if self.gateway else ASK_S):
                         await ended.wait()
-                await asyncio.to_thread(_rotate, self._log)
+                await asyncio.to_thread(gateway_log.rotate, self._log)
         finally:
             loop.remove_reader(self._pidfd)
 
@@ -316,12 +314,12 @@ class Gateway:
             self.gateway = said.gateway
             self.problem = ""
 
-    def _reap(self) -> None:
+    def _reap(self) -> int | None:
+        """Its exit status; None of an adopted one, which was never our child."""
         os.close(self._pidfd)
         self._pidfd, self.pid, self.gateway = -1, 0, ""
-        if self._child is not None:
-            self._child.wait()
-            self._child = None
+        child, self._child = self._child, None
+        return child.wait() if child is not None else None
 
     # -- at the end of control
 
@@ -379,22 +377,3 @@ def _environment(token: str) -> dict[str, str]:
     mine |= {"LLMGW_ETCD_USER", "LLMGW_ETCD_PASSWORD", "LLMGW_PIN", "LLMGW_CA"}
     env = {k: v for k, v in os.environ.items() if k not in mine}
     return env | ({"LLMGW_NODE_TOKEN": token} if token else {})
-
-
-def _rotate(path: Path) -> None:
-    """The gateway writes on at the end, wherever that is: its file is opened for appending."""
-    with suppress(OSError):
-        if path.stat().st_size > LOG_BYTES:
-            copyfile(path, path.with_name(f"{path.name}.1"))
-            os.truncate(path, 0)
-
-
-def _last_line(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - 2000, 0))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return "its log cannot be read"
-    words = (line.strip() for line in reversed(lines) if not line.startswith("hint:"))
-    return next((w for w in words if w), "it left no word")

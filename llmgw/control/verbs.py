@@ -87,7 +87,7 @@ async def resume(control: Control) -> Json:
         leading(control)
         was = control.state.paused
         if was:
-            control.story.tell("resumed", f"an operator resumed; it was paused {was}")
+            control.story.tell("resumed", f"an operator resumed; it had been paused {was}")
             control.fold(Paused(""), now)
         return was
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from llmgw.control.loop import Control
 from llmgw.control.verbs import kept, leading, names, unknown
+from llmgw.core import helps
 from llmgw.core.asleep import asleep
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
@@ -89,10 +90,16 @@ def _decision(plan: Plan, state: State, model: Model) -> Decision:
         return "settling", f"settling is not over, it waits for {waits}", None, (), ()
     for a in mine:
         if isinstance(a, Wait):
-            word = "no_room" if a.hopeless else "failed" if "llmgw clear" in a.why else "waits"
-            return word, a.why, a.profile, a.spots, a.first
+            return _waits(a), a.why, a.profile, a.spots, a.first
     why = "an operator asked for all engines to end" if state.ending else "nothing is decided yet"
     return "waits", why, None, (), ()
+
+
+def _waits(a: Wait) -> str:
+    """A file that is not there is no matter of room."""
+    if a.hopeless:
+        return "failed" if helps.absent(a.why) else "no_room"
+    return "failed" if "llmgw clear" in a.why else "waits"
 
 
 def _place(state: State, spot: Spot) -> Json:

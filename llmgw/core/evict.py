@@ -24,6 +24,7 @@ from llmgw.core import failed
 from llmgw.core.asleep import asleep, sleeps
 from llmgw.core.place import Fleet, Idle, NoRoom, Placement, Room, find
 from llmgw.core.place.fleet import GpuRoom
+from llmgw.core.place.nowhere import bare_boxes, unheard
 from llmgw.core.place.room import room_in
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.plan import Plan, Replica, Wait
@@ -92,7 +93,8 @@ def _way(
         return way
     crash = failed.last(state, model, now)
     if crash is not None:
-        return Way(f"{asks.why}; nobody goes for it: it failed {_ago(model, crash, now)}")
+        why = f"{asks.why}; nobody goes for it: it failed {_ago(model, crash, now)}"
+        return _nowhere(fleet, asks) or Way(why)
     every = fleet.once("others", lambda: everybody(state, replicas, now))
     them = others(every, model, {r.incarnation for r in going})
     by_them = _among(fleet, asks, them, now)
@@ -282,7 +284,7 @@ def _never(
     bare.reset(mark)
     no = _no(answer)
     if no is None or not known:
-        return Way(asks.why)
+        return (_nowhere(fleet, asks) if no else None) or Way(asks.why)
     if maybe:
         return Way(f"{asks.why}; there is room if {_if_ended(unsure)}")
     names = _names([o.replica for o in them])
@@ -293,6 +295,17 @@ def _never(
         else f"nor is there room once {names} ended: {no.why}"
     )
     more = f"; {more}" if them else ""
+    return Way(f"{asks.why}{more}", hopeless=True)
+
+
+def _nowhere(fleet: Fleet, asks: Asks) -> Way | None:
+    """Whatever is silent, refused or not known for now: it fits on no node, or on none that takes work."""
+    if unheard(fleet.state, asks.model):
+        return None
+    no = _no(find(fleet.once("bare boxes", lambda: bare_boxes(fleet.state)), asks.model))
+    if no is None:
+        return None
+    more = "" if asks.why.endswith(no.why) else f"; nor is there room where nothing runs: {no.why}"
     return Way(f"{asks.why}{more}", hopeless=True)
 
 

@@ -10,6 +10,13 @@ import re
 #: A reason that names its verb already ends in it; of a drained place it names the place (`place.fit`).
 _SAID = re.compile(r"llmgw (?:clear|confirm|resume|undrain) \S")
 _DRAINED = re.compile(r"([^\s;:]+):? (?:\d+ of \d+ GPUs fit, )?(?:GPU (\d+) )?is drained since")
+#: Of a file that a model would load, as `weights.absent` has it: the one fact, whatever is said before and after it.
+_ABSENT = re.compile(r"model file [^;]+ does not exist on [^;\s)]+")
+
+
+def absent(why: str) -> str:
+    """Which files are not there, where that keeps the model from starting; "" where it does not."""
+    return "; ".join(dict.fromkeys(_ABSENT.findall(why)))
 
 
 def ready(name: str, state: str, why: str, *, confirm: str = "", paused: bool = False) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from llmgw.core.types.routes import RouteModel, RouteTable
+from llmgw.loopback import same
 
 #: The status of a model that is up, for others.
 ELSEWHERE = "elsewhere"
@@ -19,14 +20,14 @@ def reachable(table: RouteTable, here: str) -> RouteTable:
         return table
     changed = {}
     for name, route in table.models.items():
-        far = [r.replica for r in route.replicas if r.loopback not in ("", here)]
+        far = [r.replica for r in route.replicas if r.loopback and not same(r.loopback, here)]
         if far:
-            changed[name] = _without(route, far, here)
+            changed[name] = _without(route, far)
     return replace(table, models=table.models | changed) if changed else table
 
 
-def _without(route: RouteModel, far: list[str], here: str) -> RouteModel:
-    near = tuple(r for r in route.replicas if r.loopback in ("", here))
+def _without(route: RouteModel, far: list[str]) -> RouteModel:
+    near = tuple(r for r in route.replicas if r.replica not in far)
     if near:
         return replace(route, replicas=near)
     verb = "listens" if len(far) == 1 else "listen"

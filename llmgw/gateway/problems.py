@@ -53,15 +53,7 @@ def share_used(target: Target, held: int) -> ProblemError:
 
 def failed(target: Target) -> ProblemError:
     if target.route.no_room:
-        return ProblemError(
-            503,
-            "model_no_room",
-            f"there is no room for model {target.name!r}: {target.route.no_room}",
-            helps.ready(target.name, "no_room", target.route.no_room)
-            or "no engine that may be stopped would make room",
-            retry_after_s=NO_ROOM_RETRY_S,
-            detail={"stage": "waiting"},
-        )
+        return _no_room(target, target.route.no_room)
     if target.route.status == ELSEWHERE:
         return ProblemError(
             503,
@@ -77,6 +69,25 @@ def failed(target: Target) -> ProblemError:
         f"model {target.name!r} failed: {target.route.why or 'control does not say why'}",
         helps.ready(target.name, "failed", target.route.why),
         detail={"stage": FAILED},
+    )
+
+
+def _no_room(target: Target, why: str) -> ProblemError:
+    """A file that is not there is no matter of room, and no engine that is stopped would help."""
+    absent = helps.absent(why)
+    if absent:
+        message = f"model {target.name!r} cannot start: {absent}"
+        hint = f"put it there, then `llmgw clear {target.name}`"
+    else:
+        message = f"there is no room for model {target.name!r}: {why}"
+        hint = helps.ready(target.name, "no_room", why)
+    return ProblemError(
+        503,
+        "model_no_room",
+        message,
+        hint or "no engine that may be stopped would make room",
+        retry_after_s=NO_ROOM_RETRY_S,
+        detail={"stage": "waiting"},
     )
 
 

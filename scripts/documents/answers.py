@@ -119,8 +119,11 @@ class CatalogShown(Catalog, frozen=True, kw_only=True):
 
 
 class CatalogUsed(Part, frozen=True, kw_only=True):
+    """`old`: where the file that this one replaced is kept."""
+
     path: str
     version: str
+    old: str | None
     changes: list[str]
     paused: str | None
 

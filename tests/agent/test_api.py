@@ -132,6 +132,33 @@ def test_logs_are_tailed_and_redacted(tmp_path: Path) -> None:
     ask(tmp_path, "/v1/logs/%2e%2e/0", status=404)
 
 
+def test_a_log_that_is_not_there_is_said_with_what_was_meant(tmp_path: Path) -> None:
+    def said(path: str) -> tuple[str, str]:
+        error = ask(tmp_path, f"/v1/logs/{path}", status=404).json()["error"]
+        return error["message"], error["hint"]
+
+    assert said("alpha-1/0") == (
+        "alpha-1/0 has written nothing yet",
+        "`llmgw status` shows what there is; `llmgw events` names those that ended",
+    )
+    assert said("nope/0") == (
+        "there is no model or replica called nope here",
+        "`llmgw status` shows what there is; `llmgw events` names those that ended",
+    )
+    assert said("alpa/0") == (
+        "there is no model or replica called alpa here",
+        "did you mean alpha?",
+    )
+    assert said("alpha/0") == ("there is no replica called alpha here", "did you mean alpha-1?")
+    assert said("alpha-1/3")[0] == "there is no rank 3 of alpha-1 here"
+    (tmp_path / "logs/alpha-1").mkdir()
+    (tmp_path / "logs/alpha-1/0.log").write_text("first line\n")
+    assert said("alpha-1/0?previous=1") == (
+        "alpha-1/0 has no attempt before this one",
+        "`llmgw logs alpha-1/0` shows the one that runs or ran last; `llmgw events` names those that ended",
+    )
+
+
 @pytest.mark.parametrize("size", [4, 7], ids=["a whole line", "half a line: half a secret"])
 def test_logs_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(api, "FOLLOW_S", 0.01)

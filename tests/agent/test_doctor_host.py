@@ -147,6 +147,11 @@ def test_a_control_that_does_not_say_its_time(box: Box) -> None:
 
 
 def test_a_control_that_does_not_answer(box: Box) -> None:
+    node = box(
+        ask=lambda _url, _path: Answer(0, error="its certificate is not trusted", hint="--pin")
+    )
+    (found,) = (c for c in peers(node) if c.name == "control")
+    assert (found.level, found.hint) == ("fail", "--pin")  # no firewall, nothing to start
     node = box(ask=lambda _url, _path: Answer(0, error="Connection refused"))
     assert lines(peers, node, "control")[0].startswith(
         "fail http://c:8801 does not answer: Connection refused - start control"
@@ -202,7 +207,7 @@ def test_weights_that_are_not_here(box: Box, tmp_path: Path) -> None:
     (said,) = lines(catalog, node, "weights")
     assert said.startswith(f"warn {file} (alpha/main) not found on box1")
     file.touch()
-    assert lines(catalog, node, "weights") == ["ok all 1 files that the catalog names are here"]
+    assert lines(catalog, node, "weights") == ["ok the file that the catalog names is here"]
     other = replace(node, name="box2")
     assert lines(catalog, other, "weights") == ["skip the catalog names no file of weights"]
 

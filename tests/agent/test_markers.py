@@ -66,6 +66,7 @@ START = Start(
     session="s1",
     epoch=3,
     leader_uuid="L1",
+    after=(("beta-1/0", "inc-0"),),
 )
 RECORD = Record(start=START, attempt=5, api_key="key-of-the-engine", started_at="T0")
 #: What the marker leaves out, as a new order has it.
@@ -76,6 +77,7 @@ BLANK: dict[str, Any] = {
     "epoch": 0,
     "leader_uuid": "",
     "attempt": 1,
+    "after": (),
 }
 
 

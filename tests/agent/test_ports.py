@@ -218,6 +218,24 @@ def test_who_listens_on_the_nodes_address_is_asked_there() -> None:
         assert ports.place(port_of(there), "127.0.0.2", "127.0.0.1") == "127.0.0.2"
 
 
+def test_a_listener_on_all_v4_addresses_is_not_asked_at_a_v6_one() -> None:
+    with listening(host="0.0.0.0") as everywhere:
+        port = port_of(everywhere)
+        assert not ports.listened(port, "fd00::5")
+        assert ports.place(port, "fd00::5", "10.0.0.5") == "10.0.0.5"
+        assert ports.place(port, "fd00::5", "fd00::6") == "127.0.0.1"
+        assert ports.place(port, "fd00::5", "") == "127.0.0.1"
+
+
+def test_one_on_all_v6_addresses_is_asked_at_both_kinds() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no dual stack here")
+    there = socket.create_server(("::", free_port()), family=socket.AF_INET6, dualstack_ipv6=True)
+    with there:
+        for address in ("fd00::5", "127.0.0.3"):
+            assert ports.place(port_of(there), address, "10.0.0.5") == address
+
+
 def test_who_listens_elsewhere_is_asked_where_it_listens() -> None:
     """An address that its node had before, whatever is written of it; of several the one that it was asked at."""
     with listening(host="127.0.0.2") as there:

@@ -106,3 +106,12 @@ def test_an_agent_that_nobody_told_of_a_control_looks_where_the_one_beside_it_wa
     assert daemons.joined(config.Given({"control": ["http://c:1"]}, {}), folder)[0] == (
         "http://c:1",
     )
+    # The box's own control, named while the agent keeps another one, is believed as by the command line.
+    named = config.Given({"control": ["https://127.0.0.1:9901"]}, {})
+    assert daemons.joined(named, folder)[1].trust == ask.control(named)[0].trust == Trust((PIN,))
+    # So is one whose inventory is elsewhere, which is asked only where it is named.
+    (tmp_path / "control" / "url").rename(tmp_path / "url")
+    assert daemons.joined(named, folder)[1].trust == Trust()
+    monkeypatch.setenv("LLMGW_INVENTORY", str(tmp_path / "inventory.db"))
+    assert daemons.joined(named, folder)[1].trust == ask.control(named)[0].trust == Trust((PIN,))
+    assert daemons.joined(nothing, tmp_path / "other")[0] == (config.CONTROL_URL,)

@@ -2,7 +2,7 @@
 
 row                                    shown by
 boot id differs: rebooted (F39, F40)   test_another_boot_id_decides, test_reattach: after_a_reboot
-could not look: unverifiable (F45)     test_what_may_not_be_looked_at_is_held (hidepid); test_perform: out_of
+could not look: unverifiable (F45)     test_what_may_not_be_looked_at_is_held (hidepid); test_looks: out_of
 leader, its ticks: ours (F35, F41)     test_reattach: kill_9_and_again; F46: test_lost_records: does_not_answer
 a stranger there: gone (F38)           test_reattach: a_stranger_has_its_pid, and with its stop on disk;
                                        test_a_stranger_that_repeats_everything_but_the_ticks

@@ -20,8 +20,8 @@ from llmgw.core.types.messages import Fabric, Peer
 from llmgw.core.types.node import Knocked, Probed
 from llmgw.core.types.record import Record
 from scripts.ports import free_port
+from tests.agent.perform_rig import FACTS, START, Bench
 from tests.agent.rig import until
-from tests.agent.test_perform import FACTS, START, Bench
 from tests.engines.running import FAKE
 
 E = TypeVar("E", Probed, Knocked)

@@ -233,7 +233,7 @@ def test_it_is_a_catalog(found: swap.Found) -> None:
         ("services: {a: {image: b}}", "it has no models (it has services) - name the file with models:"),
         ("{}", "it has no models (it has nothing) - "),
         ("models: {a: {ttl: 1}, b: }", "none of its 2 models has a cmd (it has models) - "),
-        ("version: 1\nmodels: {a: {profiles: [x]}}", "it is a catalog of llmgw already: llmgw catalog check"),
+        ("version: 1\nmodels: {a: {profiles: [x]}}", "a catalog of llmgw already: llmgw catalog check config.yaml"),
     ],
 )  # fmt: skip
 def test_another_file_is_not_an_empty_catalog(other: str, why: str) -> None:

@@ -21,6 +21,14 @@ P = "models.q.profiles[main]"
             "gpus: two",
             f'6:15: {P}.gpus: "two" is not a whole number - digits only: no unit, no quotes',
         ),
+        (
+            "weight: /models/x",
+            f'6:17: {P}.weight: "/models/x" is not a whole number - did you mean "weights"?',
+        ),
+        (
+            "weight: two",
+            f'6:17: {P}.weight: "two" is not a whole number - digits only: no unit, no quotes',
+        ),
         ("gpus: '1'", f'6:15: {P}.gpus: "1" is not a whole number - take the quotes off'),
         (
             "gpus: 1.0",

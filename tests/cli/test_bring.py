@@ -30,6 +30,14 @@ def test_what_it_prints_is_a_catalog(config: Path) -> None:
     assert (document["catalog"], document["problems"]) == (said.out, [])
 
 
+def test_a_catalog_of_ours_is_named_as_it_was_given(config: Path) -> None:
+    config = config.absolute()
+    config.write_text("models: {a: {profiles: [x]}}\n")
+    said = llmgw("import", "llama-swap", config)
+    assert said.code == 1
+    assert f"it is a catalog of llmgw already: llmgw catalog check {config}\n" in said.err
+
+
 @pytest.mark.parametrize("other", ["services: {web: {image: nginx}}\n", "", "[]"])
 def test_another_file_is_an_error_and_prints_nothing(config: Path, other: str) -> None:
     config.write_text(other)

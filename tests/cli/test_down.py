@@ -1,6 +1,9 @@
 """`llmgw down`: what it asks, and waits that end."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +71,59 @@ def test_a_gateway_that_goes_on_is_not_called_ended(
     assert f"llmgw: the gateway (pid {os.getpid()}) still has requests" in said.err
     assert "llmgw: control has ended\n" in said.err
     assert "the gateway have ended" not in said.err
+
+
+def test_somebody_elses_control_is_not_ended(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in which nothing runs was named, and a control of another one answers."""
+    monkeypatch.setattr(box, "_wait_gone", lambda _peer, _pid: None)
+    stub.answers["GET /api/v1/status"] = {"nodes": [], "replicas": []}
+    theirs, ours = tmp_path / "theirs" / "control", tmp_path / "ours"
+    theirs.mkdir(parents=True)
+    place = stub.url.removeprefix("http://")
+    fd = os.open(theirs, os.O_RDONLY | os.O_DIRECTORY)  # as a control holds it, for its lease
+    try:
+        said = llmgw("down", "--engines", "--yes", "--state-dir", str(ours))
+        assert llmgw("down", "--state-dir", str(theirs.parent)).code == 0
+        assert stub.sent.pop()[0] == "POST /api/v1/shutdown"
+    finally:
+        os.close(fd)
+    assert said.code == 1
+    assert said.err == (
+        f"llmgw: control at {place} keeps its state in {theirs}, not {ours / 'control'}\n"
+        f"hint: name it with --control {stub.url}, or drop --state-dir\n"
+    )
+    (ours / "control").mkdir(parents=True)
+    monkeypatch.delenv("LLMGW_CONTROL")
+    monkeypatch.setenv("LLMGW_STATE_DIR", str(ours))
+    (ours / "control" / "url").write_text(f"{stub.url}\n")  # of one that ran there before
+    (ours / "control" / "inventory.db.lock").write_text("999999999\n")
+    said = llmgw("down")
+    assert said.code == 1
+    assert f"control at {place} keeps its state in another folder, not " in said.err
+    assert stub.sent == []
+
+
+def test_the_control_of_the_folder_is_found_and_ended(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder's own control is not at the usual address; one that is named needs no folder."""
+    stub.answers["GET /api/v1/status"] = {"nodes": [], "replicas": []}
+    monkeypatch.delenv("LLMGW_CONTROL")
+    monkeypatch.setattr(box, "_wait_gone", lambda _peer, _pid: None)
+    folder = tmp_path / "control"
+    folder.mkdir()
+    (folder / "url").write_text(f"{stub.url}\n")
+    process = subprocess.Popen([sys.executable, "-c", "input()", "llmgw"], stdin=subprocess.PIPE)
+    try:
+        (folder / "inventory.db.lock").write_text(f"{process.pid}\n{stub.url}\n")
+        assert llmgw("down", "--state-dir", str(tmp_path)).code == 0
+    finally:
+        process.communicate(b"\n")
+    other = str(tmp_path / "other")
+    assert llmgw("down", "--state-dir", other, "--control", stub.url).code == 0
+    monkeypatch.setenv("LLMGW_CONTROL", stub.url)
+    monkeypatch.setenv("LLMGW_STATE_DIR", other)
+    assert llmgw("down").code == 0
+    assert stub.sent == [("POST /api/v1/shutdown", {})] * 3

@@ -151,7 +151,7 @@ def test_undrain_says_since_when_it_was_and_what_is_still(fleet: Stub) -> None:
         "warning": None,
     }
     assert llmgw("undrain", "box1").out.splitlines() == [
-        f"box1 may be used again; it was drained {SINCE}",
+        f"box1 may be used again; it had been drained {SINCE}",
         "still drained: GPU 1 of box1",
     ]
     fleet.answers[path] = {"where": "box1", "was": None, "still": [], "warning": None}

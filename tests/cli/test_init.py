@@ -33,7 +33,7 @@ def test_what_is_there_becomes_a_catalog_with_its_schema_beside_it() -> None:
     assert (code, out) == (0, "")
     assert err == [
         f"llmgw: found llama.cpp ({server}); 1 model",
-        "llmgw: wrote catalog.yaml",
+        "llmgw: wrote catalog.yaml and catalog.schema.json (for editors)",
         "llmgw: next: llmgw up --catalog catalog.yaml",
     ]
     assert llmgw("catalog", "check").out == "ok: 1 model, 1 profile\n"
@@ -56,7 +56,8 @@ def test_what_is_not_there_is_said_with_its_line() -> None:
 
 def test_no_file_is_replaced() -> None:
     Path("catalog.schema.json").write_text("mine")
-    assert init("catalog.yaml")[0] == 0
+    code, _, err = init("catalog.yaml")
+    assert (code, err[1]) == (0, "llmgw: wrote catalog.yaml")
     assert Path("catalog.schema.json").read_text() == "mine"
     kept = Path("catalog.yaml").read_text()
     code, _, err = init("catalog.yaml")

@@ -23,7 +23,10 @@ def test_a48_pause_and_resume(stub: Stub) -> None:
     stub.answers["POST /api/v1/pause"]["warning"] = "history is not kept"
     said = llmgw("pause", "--why", "new switch")
     assert said.err == "llmgw: a restart of control would forget it: history is not kept\n"
-    for was, out in ((since, f"resumed; it was paused {since}\n"), (None, "it was not paused\n")):
+    for was, out in (
+        (since, f"resumed; it had been paused {since}\n"),
+        (None, "it was not paused\n"),
+    ):
         stub.answers["POST /api/v1/resume"] = {"paused": None, "was": was, "warning": None}
         assert llmgw("resume").out == out
     assert stub.sent[:2] == [
@@ -63,7 +66,7 @@ def plan(*, disturbs: int = 0, **more: Any) -> Json:
         "disturbs": disturbs,
         "digest": DIGEST,
         "blocked": {"digest": "sha256:b", "why": "too many", "engines": ["a-1"]},
-        "changes": ["a: removed (removed)"],
+        "changes": ["a: removed"],
         "problems": [],
     } | more
 
@@ -75,7 +78,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-DONE = {"path": "/etc/catalog.yaml", "version": "1", "changes": ["a: removed (removed)"]}
+DONE = {"path": "/etc/catalog.yaml", "version": "1", "changes": ["a: removed"]} | {
+    "old": "/etc/catalog.yaml.bak"
+}
 
 
 def test_a58_what_disturbs_nobody_is_applied_at_once(stub: Stub, file: Path) -> None:
@@ -83,10 +88,10 @@ def test_a58_what_disturbs_nobody_is_applied_at_once(stub: Stub, file: Path) -> 
     said = llmgw("catalog", "apply", file)
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines() == [
-        "change: a: removed (removed)",
+        "change: a: removed",
         "no engine runs",
         f"0 adopted.  Restart would disturb no engine.   digest {DIGEST}",
-        "/etc/catalog.yaml is in use, 1 change",
+        "/etc/catalog.yaml is in use, 1 change; the one before is kept as /etc/catalog.yaml.bak",
     ]
     assert stub.sent == [
         ("POST /api/v1/plan?leader=1", {"catalog": CATALOG}),

@@ -6,7 +6,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from llmgw.config import Address
+from llmgw.control import gateway_log
 from llmgw.control.guard import Tokens
 from llmgw.control.picture import Moment
 from llmgw.control.settings import ControlSettings
@@ -14,6 +17,9 @@ from llmgw.control.spawn import Gateway
 from llmgw.control.story import Story
 from scripts.ports import free_port
 from tests.control.bench import SOON_S
+
+INFO = "2026-01-01T00:00:00Z info    route table  version=7"
+WARNING = "2026-01-01T00:00:00Z warning control does not answer"
 
 
 def made(folder: Path, *, token: str = "") -> Gateway:
@@ -32,6 +38,31 @@ async def until(look: Callable[[], object]) -> None:
     async with asyncio.timeout(SOON_S):
         while not look():  # noqa: ASYNC110 - another process changes it
             await asyncio.sleep(0.02)
+
+
+def told(gateway: Gateway) -> str:
+    return "\n".join(entry["why"] for entry in gateway._story.after(0))
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "said"),
+    [
+        (-9, INFO, "was killed (signal 9)"),
+        (-9, WARNING, f"was killed (signal 9); it said last: {WARNING}"),
+        (None, INFO, "ended without a word"),
+        (None, "", "ended without a word"),
+        (None, WARNING, f"ended; it said last: {WARNING}"),
+        (0, INFO, "ended (exit code 0)"),
+        (1, "llmgw: no\nhint: try", "ended (exit code 1): llmgw: no"),
+    ],
+)
+def test_how_it_ended_is_no_line_of_a_log_at_work(
+    tmp_path: Path, code: int | None, last: str, said: str
+) -> None:
+    log = tmp_path / "gateway.log"
+    assert gateway_log.how(-9, log) == "was killed (signal 9)"
+    log.write_text(f"{WARNING}\n{INFO}\n{last}\n" if last else "")
+    assert gateway_log.how(code, log) == said
 
 
 def proc(pid: int, name: str) -> bytes:
@@ -56,6 +87,7 @@ def test_the_id_of_a_dead_gateway_is_told(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             await until(lambda: gone)
             assert gone == [first]
+            assert f"(pid {pid}) was killed (signal 9)" in told(gateway)
             await until(lambda: gateway.gateway)
             assert gateway.pid != pid
             gateway.end()

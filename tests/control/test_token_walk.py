@@ -60,6 +60,8 @@ async def operators(box: Box) -> None:
     assert "restart control now" in said.stderr
     said = await llmgw(box, "token")
     assert said.returncode == 1, "it goes by what it was started with"
+    assert "hint: end this control (engines and the gateway keep running) and start" in said.stderr
+    assert "token new" not in said.stderr, "there is one"
 
 
 async def again(box: Box, control: subprocess.Popen[bytes]) -> None:

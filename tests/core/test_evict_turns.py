@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmgw.core import evict
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import Foreign
 from llmgw.core.types.state import (
     DrainBegun,
+    Failure,
     NodeRegistered,
     Refused,
     SessionLost,
@@ -174,16 +177,49 @@ def test_nor_would_it_once_all_others_have_ended() -> None:
     )
 
 
-def test_while_a_node_cannot_be_heard_it_waits() -> None:
-    state = observe(fleet(HUGE, box(), box(name="box2")), SessionLost("box2"), LATER)
+FITS = catalog(sized("huge", 20), C)
+TAKEN = (Refused("box1", "gpu box1-0", LATER + 60, "in use"),)
+
+
+def test_while_a_node_cannot_be_heard_that_may_have_room_it_waits() -> None:
+    bare = node("box1", gpus=())
+    state = observe(fleet(FITS, bare, box(name="box2")), SessionLost("box2"), LATER)
     assert not hopeless(state)
+    assert hopeless(at(state, cordoned={("box2", ""): "since noon"}))
 
 
 def test_while_nothing_is_known_of_gpus_or_an_agent_said_no_for_now_it_waits() -> None:
     assert not hopeless(fleet(HUGE, node("box1", gpus=None)))
-    refused = (Refused("box1", "gpu box1-0", LATER + 60, "in use"),)
-    assert not hopeless(at(fleet(HUGE, box()), refused=refused))
+    assert not hopeless(at(fleet(FITS, box()), refused=TAKEN))
     assert not hopeless(fleet(HUGE))
+
+
+def test_what_fits_on_no_node_is_told_at_once_whatever_else_is_not_known_just_now() -> None:
+    """A start that was refused for a minute, of whatever model, says nothing of a card that is not there."""
+    bare = node("box1", gpus=())
+    refused = (Refused("box1", "profile 1:other", LATER + 60, "its file is absent"),)
+    assert hopeless(at(fleet(FITS, bare), refused=refused))
+    assert hopeless(at(fleet(HUGE, box()), refused=TAKEN))
+    assert hopeless(observe(fleet(HUGE, box(), box(name="box2")), SessionLost("box2"), LATER))
+    state = at(fleet(HUGE, box()), refused=TAKEN)
+    plan = decide(said(state, LATER + 1, waiting={"huge": 1}), LATER + 1)
+    assert waits(plan, "huge").why.endswith(
+        "; nor is there room where nothing runs: box1: GPU 0 has 24.0 of 24.0 GiB free, 80.0 needed"
+    )
+
+
+def test_where_no_node_takes_work_it_is_told_at_once_but_not_before_all_are_heard() -> None:
+    drained = {("box1", ""): "since noon"}
+    refused = (Refused("box1", "profile 1:other", LATER + 60, "its file is absent"),)
+    state = at(fleet(FITS, box()), cordoned=drained, refused=refused)
+    assert hopeless(state)
+    crashed = Failure("inc", "main", LATER - 1, "exit code 1")
+    assert hopeless(at(state, failures={"huge": (crashed,)}))
+    assert not hopeless(at(state, failures={"huge": (crashed,)}, cordoned={}, refused=TAKEN))
+    silent = replace(state.nodes["box1"], settled=False, connected=False)
+    other = replace(silent, report=replace(silent.report, node="box2"))
+    assert not hopeless(at(state, nodes=state.nodes | {"box2": other}))
+    assert hopeless(at(state, nodes={"box1": silent}))
 
 
 def test_a_cpu_model_does_not_care_for_gpus_that_are_not_known() -> None:

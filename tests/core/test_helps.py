@@ -55,3 +55,13 @@ def test_what_brings_a_model_up(state: str, why: str, more: dict[str, Any], said
 )
 def test_what_ends_a_model(states: set[str], more: dict[str, Any], said: str) -> None:
     assert helps.stopped("chat", frozenset(states), **more).startswith(said)
+
+
+def test_a_file_that_is_not_there_is_the_fact_on_each_node_that_lacks_it() -> None:
+    one = "model file /m/a.gguf does not exist on box1"
+    two = "model file /m/a.gguf does not exist on box2"
+    more = "put it there, or set another one in profile main of the catalog"
+    assert helps.absent(NO_GPU) == ""
+    assert helps.absent(f"1 waiting; box1: {one}; {more}; box2: {two}; {more}") == f"{one}; {two}"
+    assert helps.absent(f"it was refused 9 s ago ({one}; {more}); llmgw clear chat") == one
+    assert helps.absent(f"box1: {one}; nobody goes for it: it was refused ({one}; {more})") == one

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from scripts.fleet import Fleet, start_ticks, wait_for
+from scripts.ports import free_port
 from tests.e2e.conftest import Make, fake, model
 
 
@@ -175,6 +176,37 @@ def test_an_agent_of_another_state_dir_is_not_ours_to_end(box: Fleet, tmp_path: 
     assert refused.stderr.startswith(f"llmgw: an agent answers at {place['agent']} already\n")
     assert f"`kill {pid}` ends it and leaves its engines" in refused.stderr
     assert start_ticks(pid)
+
+
+def test_the_agent_of_another_up_is_ended_with_it(box: Fleet, tmp_path: Path) -> None:
+    """Killed, it would come back: its `up` starts it again."""
+    first = up(box)
+    place = box.urls["agent"].removeprefix("http://")
+    words = ["--listen", f"127.0.0.1:{free_port()}", "--gateway", f"127.0.0.1:{free_port()}"]
+    refused = box.llmgw("up", *words, "--agent", place, "--state-dir", tmp_path / "other")
+    assert refused.returncode == 1
+    pid, down = children(first.pid)["agent"], f"llmgw down --control {box.urls['control']}"
+    assert (
+        f"hint: it is pid {pid}, the agent of another `llmgw up`: `{down}` ends that `up` and leaves its engines"
+    ) in refused.stderr
+    assert start_ticks(pid)
+
+
+def test_a_folder_in_which_nothing_runs_ends_no_other_control(box: Fleet, tmp_path: Path) -> None:
+    first = up(box)
+    control = children(first.pid)["control"]
+    ours = Path(box.env["LLMGW_STATE_DIR"]) / "control"
+    refused = box.llmgw("down", "--state-dir", tmp_path / "empty")
+    assert refused.returncode == 1
+    place = box.urls["control"].removeprefix("http://")
+    assert refused.stderr == (
+        f"llmgw: control at {place} keeps its state in {ours}, not {tmp_path / 'empty' / 'control'}\n"
+        f"hint: name it with --control {box.urls['control']}, or drop --state-dir\n"
+    )
+    assert start_ticks(control)
+    down = box.llmgw("down", "--state-dir", ours.parent)
+    assert down.returncode == 0, down.stderr
+    assert first.wait(30) == 0
 
 
 def test_down_is_over_when_it_says_so_and_up_follows_at_once(box: Fleet) -> None:

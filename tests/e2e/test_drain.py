@@ -130,7 +130,7 @@ def test_what_fits_nowhere_is_told_at_once_and_undrain_gives_it_back(make: Make)
     assert error["code"] == "model_no_room"
     assert "box1: is drained since" in error["message"]
     said = fleet.llmgw("undrain", "box1")
-    assert said.stdout.startswith("box1 may be used again; it was drained since")
+    assert said.stdout.startswith("box1 may be used again; it had been drained since")
     wait_for(lambda: fleet.http.post(url, json=body).status_code == httpx.codes.OK, "beta answers")
     assert home(fleet) != (node, pid)
     said = fleet.llmgw("drain", "bxo1", "--yes")

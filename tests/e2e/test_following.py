@@ -62,7 +62,7 @@ def test_a_log_is_shown_by_model_replica_and_rank_also_without_control(fleet: Fl
     assert whole.stdout.endswith(short.stdout)
     none = fleet.llmgw("logs", "alpha", "--previous")
     assert none.returncode == 1
-    assert "no log of" in none.stderr
+    assert "has no attempt before this one" in none.stderr
     fleet.kill("control")
     alone = fleet.llmgw("logs", replica)
     assert (alone.returncode, alone.stdout) == (0, whole.stdout)

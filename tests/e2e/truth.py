@@ -117,8 +117,12 @@ def _descriptors(fleet: Fleet, running: list[Engine]) -> Iterator[str]:
     for e in running:
         logs = str(fleet.folder.resolve() / "agent" / "logs" / f"{e.shard}.log")
         there = [_link(f"/proc/{e.pid}/fd/{n}") for n in (0, 1, 2)]
-        if there != [os.devnull, logs, logs] or os.getsid(e.pid) != e.pid:
-            yield f"pid {e.pid} of {e.shard} has {there} and session {os.getsid(e.pid)}"
+        try:
+            session = os.getsid(e.pid)
+        except ProcessLookupError:
+            continue  # it has ended since they were listed
+        if there != [os.devnull, logs, logs] or session != e.pid:
+            yield f"pid {e.pid} of {e.shard} has {there} and session {session}"
 
 
 def _link(path: str) -> str:

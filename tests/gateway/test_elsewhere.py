@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from llmgw import loopback
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
 from llmgw.gateway import problems
 from llmgw.gateway.elsewhere import reachable
 from llmgw.gateway.state import Gateway
 
-HERE, THERE = "boot-1:4", "boot-2:4"
+HERE, THERE = "4:boot-1:disk-1", "4:boot-2:disk-2"
 
 
-def replica(name: str, loopback: str = "") -> RouteReplica:
-    return RouteReplica(replica=name, endpoint="http://127.0.0.1:18000", loopback=loopback)
+def replica(name: str, whose: str = "") -> RouteReplica:
+    return RouteReplica(replica=name, endpoint="http://127.0.0.1:18000", loopback=whose)
 
 
 def table(*replicas: RouteReplica, version: int = 1, status: str = "loaded") -> RouteTable:
@@ -23,6 +28,34 @@ def test_what_this_box_reaches_is_left_as_it_is() -> None:
         assert reachable(told, HERE) is told
     told = table(replica("a", THERE))
     assert reachable(told, "") is told  # who cannot tell where he is goes by what he is told
+
+
+@pytest.mark.parametrize(
+    ("told", "ours"),
+    [
+        ("4:boot-1:disk-1", True),
+        ("4:another:disk-1", True),  # a sandboxed service in a container: the host's boot id shows
+        ("4:boot-1:another", True),  # an image with the host's network
+        ("4:boot-1:", True),
+        ("5:boot-1:disk-1", False),  # a network of its own
+        ("4:another:another", False),
+        ("4:another:", False),
+    ],
+)
+def test_whose_loopback_it_is(told: str, *, ours: bool) -> None:
+    assert loopback.same(told, HERE) is loopback.same(HERE, told) is ours
+    assert (reachable(table(replica("a", told)), HERE).models["m"].status == "loaded") is ours
+
+
+def test_images_without_an_id_are_not_alike_for_that() -> None:
+    assert not loopback.same("4:boot-1:", "4:boot-2:")
+
+
+def test_of_this_process() -> None:
+    namespace, boot, *_ = loopback.here().split(":")
+    assert namespace.isdigit()
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert loopback.same(loopback.here(), loopback.here())
 
 
 def test_one_of_another_box_is_left_out() -> None:

@@ -229,6 +229,23 @@ def test_a64_a_model_that_fits_nowhere_is_refused_at_once_with_the_reason() -> N
     run(scenario())
 
 
+def test_a67_a_file_that_is_not_there_is_no_matter_of_room() -> None:
+    async def scenario() -> None:
+        async with rig() as world:
+            fact = "model file /m/a b.gguf does not exist on box1"
+            more = (
+                "put it there, or set another one in profile main of the catalog; looked for again"
+            )
+            why = f"1 waiting, 0 running; box1: {fact}; {more} at once after llmgw clear m"
+            world.use(table(1, m=RouteModel(status="unloaded", why=why, no_room=why)))
+            answer = await world.ask(ASK)
+            assert (answer.status, answer.error["code"]) == (503, "model_no_room")
+            assert answer.error["message"] == f"model 'm' cannot start: {fact}"
+            assert answer.error["hint"] == "put it there, then `llmgw clear m`"
+
+    run(scenario())
+
+
 def test_a_model_that_is_removed_while_it_is_waited_for() -> None:
     async def scenario() -> None:
         async with rig() as world:

@@ -82,4 +82,7 @@ def _weights(node: Node, profiles: list[tuple[str, Profile]]) -> Check:
             fact,
             "copy it here, or keep the profile off this node (select, pool)",
         )
-    return Check("ok", "weights", f"all {len(wanted)} files that the catalog names are here")
+    count = len(wanted)
+    every = "the file" if count == 1 else f"all {count} files"
+    are = "is" if count == 1 else "are"
+    return Check("ok", "weights", f"{every} that the catalog names {are} here")

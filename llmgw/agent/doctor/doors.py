@@ -53,9 +53,10 @@ def ask(url: str, path: str, token: str, trust: Trust = Trust()) -> Answer:  # n
             verify=tls.verify(plain, trust),
         )
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
-        return Answer(
-            0, error=": ".join(filter(None, tls.trouble(e))) or str(e) or type(e).__name__
-        )
+        wrong, hint = tls.trouble(e)
+        if wrong:  # somebody is there: no firewall, and nothing to start
+            return Answer(0, error=wrong, hint=hint or "look at what listens there")
+        return Answer(0, error=str(e) or type(e).__name__)
     return Answer(found.status_code, found.headers.get("date", ""))
 
 

@@ -28,11 +28,12 @@ class Check(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of an HTTP server: `status` 0 and the reason in `error` where there is none."""
+    """Of an HTTP server: `status` 0 and the reason in `error` where there is none, and `hint` if that is known."""
 
     status: int
     date: str = ""
     error: str = ""
+    hint: str = ""
 
 
 class Cards(NamedTuple):

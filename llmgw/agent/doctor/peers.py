@@ -27,7 +27,7 @@ def peers(node: Node) -> Iterator[Check]:
                 "fail",
                 "control",
                 fact,
-                "start control, name it with --control, or look at a firewall",
+                answer.hint or "start control, name it with --control, or look at a firewall",
             )
             continue
         yield Check("ok", "control", f"{url} answers within {(after - before) * 1000:.0f} ms")
@@ -82,7 +82,9 @@ def _token(node: Node, url: str) -> Check:
         hint = "LLMGW_NODE_TOKEN, or node-token in the state dir: the one that control has"
         return Check("fail", "token", f"{url}: {said}", hint)
     if not answer.status:
-        return Check("warn", "token", f"{url} does not answer: {answer.error}", "try again")
+        return Check(
+            "warn", "token", f"{url} does not answer: {answer.error}", answer.hint or "try again"
+        )
     return Check(
         "ok", "token", f"{url} takes {'the node token' if node.token else 'us without a token'}"
     )

@@ -31,22 +31,21 @@ def read(name: str, text: str) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(data, dict):
         raise CatalogError((f"{name}:1:1: is no llama-swap configuration: a mapping is expected",))
     check(name, data)
-    if why := _no_models(data):
+    if why := _no_models(name, data):
         raise CatalogError((f"{name}: is no llama-swap configuration: {why}",))
     lines: dict[str, int] = {}
     _walk(tree, "", lines, 0)
     return data, lines
 
 
-def _no_models(data: dict[str, Any]) -> str:
+def _no_models(name: str, data: dict[str, Any]) -> str:
     """Why there is nothing to take over, with what to do; "" where there is."""
     models = data.get("models") or {}
     if any((model or {}).get("cmd") for model in models.values()):
         return ""
     if any((model or {}).get("profiles") for model in models.values()):
-        return (
-            "its models have profiles - it is a catalog of llmgw already: llmgw catalog check FILE"
-        )
+        already = "it is a catalog of llmgw already"
+        return f"its models have profiles - {already}: llmgw catalog check {name}"
     has = f"none of its {len(models)} models has a cmd" if models else "it has no models"
     keys = ", ".join(map(str, [*data][:8])) or "nothing"
     return f"{has} (it has {keys}) - name the file with models: and a cmd for each of them"

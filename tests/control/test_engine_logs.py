@@ -1,0 +1,50 @@
+"""A log that no agent has: said is what was probably meant, and whether there ever was one."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmgw.control import engine_logs
+from tests.control.bench import Agent, Bench, engine, scenario
+
+ENDED = "`llmgw status` shows what there is; `llmgw events` names those that ended"
+
+
+@pytest.fixture(autouse=True)
+def _none_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every agent that is asked has no such log."""
+
+    async def open_(_: object) -> int:
+        return 404
+
+    monkeypatch.setattr(engine_logs._Stream, "open", open_)
+
+
+async def said(bench: Bench, path: str) -> tuple[str, str]:
+    found = (await bench.get(f"/api/v1/logs/{path}", status=404))["error"]
+    assert found["code"] == "not_found"
+    return found["message"], found["hint"]
+
+
+@scenario
+async def test_a_name_that_nobody_knows_is_answered_with_the_nearest(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench, inspect="https://box1:8802")
+        agent.runs(engine())
+        await agent.register()
+        nope = "there is no model or replica called"
+        assert await said(bench, "nope/0") == (f"{nope} nope", ENDED)
+        assert await said(bench, "alpah/0") == (f"{nope} alpah", "did you mean alpha?")
+        assert await said(bench, "alpha/0") == ("no agent has a log of alpha/0", ENDED)
+
+
+@scenario
+async def test_of_a_first_attempt_there_is_none_before(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench, inspect="https://box1:8802")
+        agent.runs(engine())
+        await agent.register()
+        shard = engine().shard
+        before = await said(bench, f"{shard}?previous=1")
+        assert before == (f"{shard} has no attempt before this one", ENDED)
+        assert await said(bench, shard) == (f"{shard} has written nothing yet", ENDED)
