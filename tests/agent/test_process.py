@@ -138,7 +138,14 @@ def test_what_was_marked_is_not_read_again(
 ) -> None:
     """F67: a process that hangs in the kernel may hold its reader for ever."""
     parent, child = family
-    (marks,) = process.sweep(NODE, process.all_stats()).values()
+
+    def swept() -> list[process.Mark]:
+        (found,) = process.sweep(NODE, process.all_stats()).values()
+        return list(found)
+
+    # Between fork and exec the parent's environment shows in one more.
+    until(lambda: {m.stat.pid for m in swept()} == {parent.pid, child}, "the two alone")
+    marks = swept()
     before = {m.stat.pid: m for m in marks}
     read: list[int] = []
     environ = process.environ

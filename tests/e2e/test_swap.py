@@ -21,6 +21,8 @@ from tests.e2e.conftest import Make, counted, model, tiny
 pytestmark = pytest.mark.e2e
 #: Alone it takes every core of the box.
 ALL = float(os.cpu_count() or 1)
+#: So many at most until one comes to the point at which somebody is to die.
+SWAPS = 6
 
 
 def sleepy(name: str, **scaling: Any) -> dict[str, Any]:
@@ -141,16 +143,23 @@ def test_a64_f1_f43_whoever_dies_in_a_swap_nothing_is_started_twice(
     fleet.start("agent" if part == "control" else "control")
     wait_for(lambda: fleet.gateway_pid() and (fleet.status() or {"nodes": []})["nodes"], "a fleet")
     assert answer(fleet, "alpha") == " hello from alpha."
-    wait_for(lambda: _would_go(fleet, "beta"), "an idle alpha")
+    died, asked = fleet.processes.pop(part), ["alpha"]
+    # A slow box may see the end before the start has come, and the point is not met: then the next swap is the one.
     said: list[str] = []
-    client = threading.Thread(target=lambda: said.append(answer(fleet, "beta")))
-    client.start()
-    died = fleet.processes.pop(part)
-    assert died.wait(60) == -signal.SIGKILL, fleet.log(part).read_text()[-2000:]
+    client = threading.Thread()
+    while died.poll() is None and len(asked) < SWAPS:
+        one = "alpha" if asked[-1] == "beta" else "beta"
+        wait_for(lambda one=one: _would_go(fleet, one), "an idle one")  # type: ignore[misc]
+        asked.append(one)
+        said = []
+        client = threading.Thread(target=lambda one=one, said=said: said.append(answer(fleet, one)))
+        client.start()
+        wait_for(lambda said=said: died.poll() is not None or said, "a death or an answer", 120)  # type: ignore[misc]
+    assert died.poll() == -signal.SIGKILL, fleet.log(part).read_text()[-2000:]
     fleet.start(part)
     client.join(90)
-    assert said == [" hello from beta."]
+    assert said == [f" hello from {asked[-1]}."]
     (after,) = fleet.engines().values()
-    assert after.startswith("beta-")
-    assert (tmp_path / "alpha").read_text().count("start") == 1
-    assert (tmp_path / "beta").read_text().count("start") == 1
+    assert after.startswith(f"{asked[-1]}-")
+    for name in ("alpha", "beta"):
+        assert (tmp_path / name).read_text().count("start") == asked.count(name)
