@@ -1,4 +1,4 @@
-"""Whose loopback ours is: an engine that listens there is asked by processes of the same host and network namespace.
+"""What is loopback, and whose: an engine that listens there is asked by processes of the same host and namespace.
 
 May not decide who asks whom.
 """
@@ -6,10 +6,18 @@ May not decide who asks whom.
 from __future__ import annotations
 
 import hashlib
+from ipaddress import ip_address
 from pathlib import Path
 
 _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
 _MACHINE = Path("/etc/machine-id")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def here() -> str:

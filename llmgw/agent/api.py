@@ -26,13 +26,13 @@ from starlette.routing import Route
 from llmgw import wire
 from llmgw.agent.placeholders import redacted
 from llmgw.agent.view import View
+from llmgw.core.helps import ENDED, SHOWN
 from llmgw.core.supervise.claims import ID
 from llmgw.core.supervise.report import node_report
 
 TAIL_BYTES, FOLLOW_S = 64 * 1024, 0.5
 #: One answer is made in the loop's own event loop: more of a log would hold up everything else (F60).
 TAIL_MAX_BYTES = 4 << 20
-SHOWN, ENDED = "`llmgw status` shows what there is", "`llmgw events` names those that ended"
 RANK, NUMBER = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,15}")
 
 

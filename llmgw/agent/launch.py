@@ -6,7 +6,6 @@ that no Ctrl-C of the agent's terminal reaches it (F48); files, not pipes (F49).
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
 from llmgw.core.weights import absent
 from llmgw.errors import LlmgwError
+from llmgw.loopback import is_loopback
 
 #: Of the agent's own environment, what an engine must not get: the service manager's, and ours (tokens among them).
 REMOVED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "LLMGW_")
@@ -161,7 +161,7 @@ def _executable(program: str, env: Mapping[str, str], start: Start, node: str) -
 
 def _keyless(start: Start, facts: NodeFacts) -> None:
     """Beyond loopback an engine without a key would answer anybody (contract/catalog.md)."""
-    if start.insecure or _loopback(facts.address):
+    if start.insecure or is_loopback(facts.address):
         return
     if any("${api_key}" in text for text in (*start.command, *start.env.values())):
         return
@@ -170,10 +170,3 @@ def _keyless(start: Start, facts: NodeFacts) -> None:
         "by its environment, or set insecure: true in its profile to mean it"
     )
     raise LaunchError(msg)
-
-
-def _loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"

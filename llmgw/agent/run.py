@@ -20,7 +20,6 @@ import structlog
 
 import llmgw
 from llmgw import config, tls
-from llmgw import loopback as loopbacks
 from llmgw.agent import bearers, container_evidence, crash, lost, ports, process, reach, reattach
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
@@ -38,6 +37,7 @@ from llmgw.core.types.messages import Capacity, Foreign
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
+from llmgw.loopback import here, is_loopback
 from llmgw.systemd import Service
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ def _check(settings: AgentSettings) -> None:
         msg = "the node token holds characters that no header can carry"
         raise UsageError(msg, "set LLMGW_NODE_TOKEN to the one that control was started with")
     host = settings.listen.rpartition(":")[0]
-    open_to_all = host and not _loopback(host.strip("[]"))
+    open_to_all = host and not is_loopback(host.strip("[]"))
     if open_to_all and not (settings.token or settings.operator_token or settings.insecure):
         msg = f"--listen {settings.listen} is reachable from other machines and no token is set"
         hint = (
@@ -87,13 +87,6 @@ def _check(settings: AgentSettings) -> None:
             "--insecure to mean it"
         )
         raise UsageError(msg, hint)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _unspecified(host: str) -> bool:
@@ -122,7 +115,7 @@ def _listen(listen: str) -> socket.socket | None:
 
 
 def _pair(settings: AgentSettings, listener: socket.socket) -> tls.Pair | None:
-    loopback = _loopback(_name(listener).rpartition(":")[0].strip("[]"))
+    loopback = is_loopback(_name(listener).rpartition(":")[0].strip("[]"))
     return reach.pair_of(settings, loopback=loopback)
 
 
@@ -131,7 +124,7 @@ def facts_of(
 ) -> NodeFacts:
     """What does not change while this process lives."""
     host, _, port = listen.rpartition(":")
-    shown = bool(port) and not _loopback(host)
+    shown = bool(port) and not is_loopback(host)
     inspect, pin = reach.url_of(settings.address, int(port), pair) if shown else ("", "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return NodeFacts(
@@ -141,7 +134,7 @@ def facts_of(
         version=llmgw.__version__,
         boot_id=process.boot_id(),
         address=settings.address,
-        loopback=loopbacks.here(),
+        loopback=here(),
         inspect=inspect,
         inspect_pin=pin,
         controls=bearers.places(settings.controls),

@@ -227,26 +227,26 @@ class _Source:
     def _nobody(self) -> LlmgwError:
         from difflib import get_close_matches
 
+        from llmgw.core import helps
+
         near = get_close_matches(self._name, self._known, n=1)
-        ended = "`llmgw status` shows what there is, `llmgw events` names those that ended"
-        hint = f"did you mean {near[0]}?" if near else ended
+        hint = f"did you mean {near[0]}?" if near else f"{helps.SHOWN}, {helps.ENDED}"
         msg = f"there is no model or replica called {self._name}"
         return LlmgwError(msg, hint, code="not_found")
 
 
 def _not_one(found: Json, model: Json, name: str, mine: list[str]) -> LlmgwError:
-    ended = "`llmgw events` names those that ended"
-    if mine:
-        return LlmgwError(
-            f"{name} has {len(mine)} replicas", f"name one: {', '.join(mine)}; {ended}"
-        )
     from llmgw.core import helps
 
+    if mine:
+        return LlmgwError(
+            f"{name} has {len(mine)} replicas", f"name one: {', '.join(mine)}; {helps.ENDED}"
+        )
     why = str(model.get("why") or "")
     confirm, paused = str(found.get("confirm") or ""), bool(found.get("paused"))
     hint = helps.ready(model["name"], model["state"], why, confirm=confirm, paused=paused)
     msg = f"nothing of {name} runs{': ' if why else ''}{why}"
-    return LlmgwError(msg, f"{ended}{'; ' if hint else ''}{hint}")
+    return LlmgwError(msg, f"{helps.ENDED}{'; ' if hint else ''}{hint}")
 
 
 def _path(shard: str) -> str:

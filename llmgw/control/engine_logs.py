@@ -19,6 +19,7 @@ from llmgw.catalog.words import nearest
 from llmgw.config import Trust
 from llmgw.control import given, verbs
 from llmgw.control.loop import Control
+from llmgw.core.helps import ENDED, SHOWN
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Node
 from llmgw.errors import LlmgwError, UsageError
@@ -26,7 +27,6 @@ from llmgw.errors import LlmgwError, UsageError
 #: To reach an agent, and for its first byte; a log that is followed may then be silent for as long as it likes.
 CONNECT_S = 5.0
 OK, NOT_FOUND = 200, 404
-SHOWN, ENDED = "`llmgw status` shows what there is", "`llmgw events` names those that ended"
 
 
 async def answer(control: Control, request: Request) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+SHOWN, ENDED = "`llmgw status` shows what there is", "`llmgw events` names those that ended"
 #: A reason that names its verb already ends in it; of a drained place it names the place (`place.fit`).
 _SAID = re.compile(r"llmgw (?:clear|confirm|resume|undrain) \S")
 _DRAINED = re.compile(r"([^\s;:]+):? (?:\d+ of \d+ GPUs fit, )?(?:GPU (\d+) )?is drained since")

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 import structlog
 
 from llmgw import __version__, errors
-from llmgw import loopback as loopbacks
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.gateway.books import Access
 from llmgw.gateway.door import Door
@@ -28,10 +27,11 @@ from llmgw.gateway.feed import Feed
 from llmgw.gateway.memory import settle
 from llmgw.gateway.place import Place, occupied, spelled
 from llmgw.gateway.proxy import serve_on
-from llmgw.gateway.settings import GatewaySettings, is_loopback
+from llmgw.gateway.settings import GatewaySettings
 from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer
 from llmgw.handover import Hello
+from llmgw.loopback import here, is_loopback
 from llmgw.systemd import Service
 
 SWEEP_S = 1.0
@@ -104,7 +104,7 @@ class Process:
             access=Access(_write, time.time) if settings.access_log else None,  # noqa: TID251 - for people
             open_without_keys=loopback or settings.insecure,
             body_limit=settings.body_bytes,
-            here=loopbacks.here(),
+            here=here(),
         )
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(partial(_log_bug, self._log))

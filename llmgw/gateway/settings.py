@@ -6,7 +6,6 @@ Answers for: refusing what cannot work, with the fact and what to try. It may no
 from __future__ import annotations
 
 import os
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
@@ -84,10 +83,3 @@ def address(listen: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) >= 1 << 16:
         _refuse(f"--listen {listen!r} is not HOST:PORT", "e.g. 127.0.0.1:8800 or [::1]:8800")
     return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

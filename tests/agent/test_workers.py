@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -25,11 +24,6 @@ from tests.agent.rig import until
 from tests.engines.running import FAKE
 
 E = TypeVar("E", Probed, Knocked)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 def worker(port: int) -> Record:

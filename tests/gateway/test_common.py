@@ -28,6 +28,14 @@ def gateway(workers: int = 3) -> list[Common]:
         os.close(fd)
 
 
+def living() -> tuple[Common, Common]:
+    """Two that said at 0 that they live."""
+    a, b = gateway(2)
+    for one in (a, b):
+        one.alive(0.0)
+    return a, b
+
+
 def of(one: Common, *keys: RouteKey) -> Keys:
     return Keys(keys, open_without=True, common=one)
 
@@ -63,9 +71,7 @@ def test_who_was_not_heard_of_is_out_of_the_count_and_its_heir_begins_at_nothing
 
 
 def test_where_all_rows_are_taken_each_counts_for_itself() -> None:
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     held = [a.row(n) for n in range(2 * ROWS)]
     ours, theirs = a.row("late"), b.row("late")
     theirs.put(1)
@@ -77,9 +83,7 @@ def test_where_all_rows_are_taken_each_counts_for_itself() -> None:
 
 def test_a_row_that_nobody_holds_any_more_is_anothers() -> None:
     """Each engine that ever ran had one for good: after 4096 of them no limit held over the workers."""
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     kept = a.row("kept")
     kept.put(2)
     for n in range(2 * ROWS):
@@ -91,9 +95,7 @@ def test_a_row_that_nobody_holds_any_more_is_anothers() -> None:
 
 
 def test_a_row_stays_while_one_of_them_holds_it_or_its_time_is_to_come() -> None:
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     mine, its = a.row("k"), b.row("k")
     mine.put(3)
     its.until = 50.0
@@ -120,9 +122,7 @@ def churn(one: Common) -> None:
 
 def test_two_that_hold_one_row_in_one_process_are_counted_together() -> None:
     """A key whose limit was changed and changed back, with requests of before still in flight."""
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     before, after, seen = a.row("k"), a.row("k"), b.row("k")
     before.put(2)
     after.put(1)
@@ -136,9 +136,7 @@ def test_two_that_hold_one_row_in_one_process_are_counted_together() -> None:
 
 
 def test_of_two_that_took_one_row_at_once_one_finds_another_within_a_second() -> None:
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     mine, its = a.row("x"), b.row("x")
     mine.put(2)
     its.put(1)
@@ -154,9 +152,7 @@ def test_of_two_that_took_one_row_at_once_one_finds_another_within_a_second() ->
 
 
 def test_one_that_was_stopped_gives_up_what_was_taken_from_it() -> None:
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     stopped = b.row("x")
     stopped.put(5)
     a.alive(ALIVE_S)
@@ -199,9 +195,7 @@ def test_a_limit_is_that_of_all_workers_together() -> None:
 
 def test_two_that_take_the_last_place_at_once_do_not_both_have_it() -> None:
     """Whatever the order of their steps: each says what it takes before it looks at the other."""
-    a, b = gateway(2)
-    for one in (a, b):
-        one.alive(0.0)
+    a, b = living()
     mine, its = a.row("k"), b.row("k")
     mine.put(1)
     its.put(1)

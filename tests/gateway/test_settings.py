@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from llmgw.errors import EXIT_USAGE, UsageError
-from llmgw.gateway.settings import GatewaySettings, address, is_loopback
+from llmgw.gateway.settings import GatewaySettings, address
+from llmgw.loopback import is_loopback
 
 GOOD: dict[str, Any] = {
     "controls": ("http://127.0.0.1:8801",),

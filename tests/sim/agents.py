@@ -279,7 +279,6 @@ class Agent(Process):
                 start_ticks=engine.ticks,
                 at=iso(engine.born_s + self.host.wall_s),
                 artefact=record.start.weights,
-                endpoint=f"http://{self.facts.address}:{record.start.port}",
             )
 
         self._answer(told, self._moment_s())

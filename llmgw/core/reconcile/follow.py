@@ -31,9 +31,8 @@ def following(p: Pass, model: Model) -> tuple[Placement, Keys] | None:
         other = _without(p, model, fewer) if fewer else None
         if other is not None and other.spots[0].node == node:
             mine = fewer
-    answer = _without(
-        p, model, mine
-    )  # not where it takes the end of others as well, behind the same breaker
+    # Not where it takes the end of others as well, behind the same breaker.
+    answer = _without(p, model, mine)
     if answer is None or answer.spots[0].node != node:
         return None
     names = ", ".join(r.replica for r in mine)

@@ -151,7 +151,6 @@ class Spawned(Struct, frozen=True, kw_only=True, tag=True):
     start_ticks: int
     at: str = ""
     artefact: str = ""
-    endpoint: str = ""
 
 
 class SpawnFailed(Struct, frozen=True, kw_only=True, tag=True):

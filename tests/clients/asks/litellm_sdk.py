@@ -13,36 +13,13 @@ from functools import partial
 
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOCAL_BLOG_POSTS": "True"}
 import litellm
-from said import check, main
+from said import ASK, TOOL, WEATHER, check, main, raised
 
 URL, KEY, LIMITED = sys.argv[1:4]
 CHAT, COLD = "openai/chat", "openai/embed"
 litellm.suppress_debug_info = True
-ASK = [{"role": "user", "content": "Say hello."}]
-WEATHER = [{"role": "user", "content": "What is the weather in Rome?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
-            "required": ["city"],
-        },
-    },
-}
 HERE = {"api_base": URL, "api_key": KEY, "timeout": 60, "max_retries": 0}
 ask = partial(litellm.completion, model=CHAT, messages=ASK, **HERE)
-
-
-def raised(kind: type[Exception], call: object) -> Exception:
-    try:
-        call()  # type: ignore[operator]
-    except kind as e:
-        return e
-    msg = f"no {kind.__name__}"
-    raise AssertionError(msg)
 
 
 @check

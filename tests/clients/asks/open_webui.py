@@ -13,11 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
-from said import check, main
+from said import ASK, TOOL, WEATHER, check, main
 
 URL, KEY = sys.argv[1:3]
-ASK = [{"role": "user", "content": "Say hello."}]
-WEATHER = [{"role": "user", "content": "What is the weather in Rome?"}]
 USER = {
     "X-OpenWebUI-Auth-Type": "jwt",
     "X-OpenWebUI-User-Name": "Ann%20B",
@@ -28,18 +26,6 @@ USER = {
 BEARER = {"Authorization": f"Bearer {KEY}"}
 CHAT = {"Content-Type": "application/json", **USER, "X-OpenWebUI-Chat-Id": "2", **BEARER}
 PIECE = 16 << 10
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 def talk(said: Callable[[aiohttp.ClientSession], Awaitable[None]]) -> None:

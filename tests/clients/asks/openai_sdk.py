@@ -10,34 +10,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
-from said import check, main
+from said import ASK, TOOL, WEATHER, check, main, raised
 
 URL, KEY, LIMITED = sys.argv[1:4]
 CHAT, COLD = "chat", "embed"
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=60)
-ASK = [{"role": "user", "content": "Say hello."}]
-WEATHER = [{"role": "user", "content": "What is the weather in Rome?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
-            "required": ["city"],
-        },
-    },
-}
-
-
-def raised(kind: type[Exception], call: object) -> openai.APIStatusError:
-    try:
-        call()  # type: ignore[operator]
-    except kind as e:
-        return e  # type: ignore[return-value]
-    msg = f"no {kind.__name__}"
-    raise AssertionError(msg)
 
 
 @check

@@ -1,15 +1,42 @@
-"""How a client's script tells what it tried: a line for each check, and its exit code. Of the standard library only."""
+"""What clients' scripts share: how one tells what it tried (a line for each check, and its exit code), and what
+OpenAI's way of asking is tried with. Of the standard library only."""
 
 import sys
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
+E = TypeVar("E", bound=Exception)
+
+ASK = [{"role": "user", "content": "Say hello."}]
+WEATHER = [{"role": "user", "content": "What is the weather in Rome?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
+            "required": ["city"],
+        },
+    },
+}
 CHECKS: list[Callable[[], object]] = []
 
 
 def check(function: Callable[[], object]) -> Callable[[], object]:
     CHECKS.append(function)
     return function
+
+
+def raised(kind: type[E], call: Callable[[], object]) -> E:
+    try:
+        call()
+    except kind as e:
+        return e
+    msg = f"no {kind.__name__}"
+    raise AssertionError(msg)
 
 
 def main() -> int:
