@@ -19,7 +19,7 @@ from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Judged, Replica
 from llmgw.core.types.routes import RouteModel, RouteReplica, RouteTable
-from llmgw.core.types.state import Shard, State
+from llmgw.core.types.state import PLACED, Shard, State
 
 #: A shard that answers. An unhealthy rank spoils its whole replica: `/health` of rank 0 is 200 while another hangs.
 ANSWERS = frozenset({"ready", "draining"})
@@ -175,8 +175,17 @@ def _status(
         report = shard.report
         if report.state in STARTING:
             tried = f" (attempt {report.attempt})" if report.attempt > 1 else ""
-            return "loading", f"{report.state} on {shard.node}{tried}", report.progress
+            lacked = _lacked(state, model, shard)
+            return "loading", f"{report.state} on {shard.node}{tried}{lacked}", report.progress
     if coming:
         return "unloaded", f"{coming[0].replica} is {_words(state, coming[0])}", None
     said = gave_up(state, model)
     return ("failed" if said else "unloaded"), said, None
+
+
+def _lacked(state: State, model: Model, shard: Shard) -> str:
+    """Its agent looks again for the file that was not there, and has not answered yet: `status` names it meanwhile."""
+    if shard.origin != PLACED:
+        return ""
+    seen = state.failures.get(model.name, ())
+    return next((f": {f.error}" for f in reversed(seen) if f.absent == shard.node), "")

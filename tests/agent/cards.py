@@ -54,10 +54,11 @@ class Cards:
         self.gpus[index]["procs"] = [{"pid": pid, "mem": mem} for pid, mem in procs]
         self.write()
 
-    def set(self, index: int, **facts: Any) -> None:
-        """`None` takes a key out."""
-        card = self.gpus[index] | facts
-        self.gpus[index] = {k: v for k, v in card.items() if v is not None}
+    def set(self, *indexes: int, **facts: Any) -> None:
+        """All of them at one moment; `None` takes a key out."""
+        for index in indexes:
+            card = self.gpus[index] | facts
+            self.gpus[index] = {k: v for k, v in card.items() if v is not None}
         self.write()
 
     def lose(self, index: int = 1) -> None:

@@ -169,16 +169,14 @@ def said_why(rig: Rig) -> str:
 def test_f59_nvml_away_while_engines_run_and_back(gpu_rig: Rig, cards: Cards) -> None:
     """A daemon-reload takes a container's devices away: nothing ends, nothing starts, and it comes back by itself."""
     shard = gpu_rig.ready(1, gpus=UUIDS[:1])
-    for i in range(2):
-        cards.set(i, error=999)
+    cards.set(0, 1, error=999)
     cards.write(init_error=999)
     gpu_rig.control.wait(lambda: said_why(gpu_rig), "unknown devices")
     assert "systemctl daemon-reload" in said_why(gpu_rig)
     gpu_rig.start(2, gpus=UUIDS[1:])
     assert "Unknown Error" in gpu_rig.control.refusal("devices_unknown")["why"]
     time.sleep(5 * BEAT_S)
-    for i in range(2):
-        cards.set(i, error=None)
+    cards.set(0, 1, error=None)
     gpu_rig.control.wait(lambda: not said_why(gpu_rig), "the GPUs again")
     assert gpu_rig.control.shards["alpha-1/0"]["state"] == "ready"
     assert alive(shard["pid"])

@@ -137,7 +137,7 @@ def test_one_turn_is_one_look_and_who_comes_in_it_is_looked_for(
         assert hands.look(running(spawned.pid, spawned.start_ticks)).alive == (spawned.pid,)
         hands.signal(running(spawned.pid, spawned.start_ticks), "KILL")
 
-    bench.run(act)
+    bench.run(act, posts=Exited)
 
 
 # ---------------------------------------------------------------- who may not be looked at
