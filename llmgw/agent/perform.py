@@ -180,9 +180,11 @@ class Performer:
     def _ended(self, record: Record) -> None:
         """Its session is looked at while the dead leader still keeps its number taken; then it is reaped."""
         self._unwatch(record.key)
-        seen, shard, left = self.look(record), record.start.shard, ""
+        ports.left(record.ports)
+        now, shard, left = self.containers.now(record), record.start.shard, ""
+        seen = None if now.ended else self.look(record)
         # Of one that was told to end nobody asks why it ended; and of a taken-over one the last words went elsewhere.
-        asked = not (record.by_hand or self.containers.now(record).ending)
+        asked = not (record.by_hand or now.ending)
         try:
             if asked:
                 left = self.logs.end(shard, TAIL_BYTES)

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -37,6 +38,18 @@ class Socket(NamedTuple):
 
 #: Found free in this turn of the event loop: an order is looked at and carried out in one.
 _found: set[int] = set()
+#: Ports of engines of ours that have ended, and when: what is left on one by then is theirs, and nobody's.
+_left: dict[int, float] = {}
+#: TIME_WAIT lasts for a minute (TCP_TIMEWAIT_LEN), and so does an orphan in FIN_WAIT2 (tcp(7) tcp_fin_timeout).
+ORPHANS_S = 120.0
+
+
+def left(ports: Iterable[int]) -> None:
+    """An engine of ours that had them has ended."""
+    now = time.monotonic()
+    for port in [p for p, at in _left.items() if now - at > ORPHANS_S]:
+        del _left[port]
+    _left.update(dict.fromkeys(ports, now))
 
 
 def busy(ports: Iterable[int]) -> dict[int, str]:
@@ -56,8 +69,15 @@ def _free_now(port: int) -> bool:
 def free(port: int) -> bool:
     if _binds(port):
         return True
-    orphans = any(s.state != LISTEN and not s.inode for s in of_port(port))
-    return orphans and _binds(port, reuse=True)
+    return _orphaned(port) and _binds(port, reuse=True)
+
+
+def _orphaned(port: int) -> bool:
+    """Whether it is held by connections without an owner. To list them takes the kernel milliseconds (P9)."""
+    at = _left.get(port)
+    if at is not None and time.monotonic() - at < ORPHANS_S:
+        return True
+    return any(s.state != LISTEN and not s.inode for s in of_port(port))
 
 
 def _binds(port: int, *, reuse: bool = False) -> bool:

@@ -28,6 +28,8 @@ DEMAND = "/gateway/v1/demand"
 #: Control holds a poll for 25 s at most.
 POLL_S, POST_S = 35.0, 5.0
 DEMAND_S = 1.0
+#: A table is on the disk so long after it is used.
+SAVE_S = 0.01
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
 OK, NO_CONTENT, NOT_MODIFIED = 200, 204, 304
 
@@ -77,6 +79,7 @@ class Feed:
         self._path = settings.state_dir / ROUTES
         self._log = log
         self._from_disk = False
+        self._saving: asyncio.TimerHandle | None = None
         self._ended = False
         #: a control has given us a table since this process began
         self.told = asyncio.Event()
@@ -107,6 +110,9 @@ class Feed:
                     group.create_task(self._post(control))
         finally:
             self._group = None
+            if self._saving is not None:
+                self._saving.cancel()
+                self._save()
 
     def _place(self, url: str) -> tuple[str, Trust]:
         plain, trust = pinned(url, self._trust)
@@ -217,11 +223,16 @@ class Feed:
         self._log.info(
             "route table", version=table.version, models=len(table.models), partial=table.partial
         )
-        self._save()
+        if self._saving is None:
+            self._saving = asyncio.get_running_loop().call_later(SAVE_S, self._save)
         return True
 
     def _save(self) -> None:
-        """The table in use, for a start without control. No fsync: after a power cut no engine of it runs anyway."""
+        """The table in use, for a start without control. No fsync: after a power cut no engine of it runs anyway.
+
+        A moment later: what the new table brings to clients, engines and control need not wait for the disk (P9).
+        """
+        self._saving = None
         if self._gateway.stopping:
             return  # the file is the next gateway's
         temporary = self._path.with_suffix(".tmp")

@@ -69,6 +69,37 @@ def test_nor_those_that_the_other_end_still_keeps() -> None:
         assert ports.free(port)
 
 
+def test_the_kernel_is_not_asked_what_is_left_on_a_port_of_an_engine_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P9: a swap waited milliseconds for that list. For two minutes; and a listener makes it busy as ever."""
+    with listening() as server:
+        port = port_of(server)
+        client = socket.create_connection(("127.0.0.1", port))
+        served, _ = server.accept()
+        served.close()
+    client.close()
+    asked: list[int] = []
+
+    def listed(port: int) -> list[ports.Socket]:
+        asked.append(port)
+        return []
+
+    monkeypatch.setattr(ports, "of_port", listed)
+    monkeypatch.setattr(ports, "_left", {})
+    assert not ports.free(port)
+    assert asked == [port]
+    ports.left([port])
+    assert ports.free(port)
+    with listening(port):
+        assert not ports.free(port)
+    assert asked == [port]
+    now = time.monotonic() + ports.ORPHANS_S
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not ports.free(port)
+    assert asked == [port, port]
+
+
 def test_whose_listener() -> None:
     with listening(reuse_port=True) as ours:
         port = port_of(ours)
