@@ -6,6 +6,7 @@ hold anything up for longer than one bounded try, nor decide.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import inf
 from typing import Any
 
@@ -60,10 +61,19 @@ class Keeper:
         self._gateways: str | None = None
         self._epoch = 0
 
-    def keep(self, state: State, now: Moment, *, durable: bool, all_of_it: bool = False) -> bool:
+    def keep(
+        self,
+        state: State,
+        now: Moment,
+        *,
+        durable: bool,
+        all_of_it: bool = False,
+        stops: Set[str] = frozenset(),
+    ) -> bool:
         """Save what differs; True when everything of `state` that matters is in the file.
 
-        `durable`: before anything of this pass is sent. What else may wait is written at `due_s`, in one commit.
+        `durable`: before anything of this pass is sent; `stops`: incarnations to which a stop is sent. What else may
+        wait is written at `due_s`, in one commit.
         """
         if now.mono < self._again_s and not all_of_it:
             return False
@@ -74,6 +84,7 @@ class Keeper:
                     self.store.write_epoch(state.epoch, state.leader_uuid)
                 self._epoch = state.epoch
             change = self._change(state, now, durable=durable, all_of_it=all_of_it)
+            change.ends = not stops.isdisjoint(self._drains(state))
             if change and not all_of_it and change.may_wait(self._marks):
                 self.due_s = min(self.due_s, now.mono + LATER_S)
                 if now.mono < self.due_s:
@@ -128,7 +139,7 @@ class Keeper:
         cordoned = None if state.cordoned == self._cordoned else state.cordoned
         keys = None if self.keys == self._keys else self.keys
         draining = None if _begun(state) == self._draining else state.draining
-        begun = [] if draining is None else self._drains(state)
+        begun = {} if draining is None else self._drains(state)
         gateways = gateways_text(idle.gateways(state))
         return Change(
             nodes={name: picture(state, node, now) for name, node in changed.items()},
@@ -144,18 +155,17 @@ class Keeper:
             learned=None if state.learned == self._learned else state.learned,
             gateways=None if gateways == self._gateways else gateways,
             events=tuple(self.story.unsaved),
-            begins=bool(begun),
             # An operator who was told that it is done may pull the plug. What control began by itself it would begin
-            # again, or its agent says that it did (P9).
+            # again, or its agent says that it drains: no client waits for the disk meanwhile (P9).
             durable=durable
             or any(word is not None for word in (paused, confirmed, cordoned, keys))
-            or any(d.reason in WILLED for d in begun),
+            or any(d.reason in WILLED for d in begun.values()),
         )
 
-    def _drains(self, state: State) -> list[Draining]:
-        """Those that began; that one is over, the agents say again: its shard is gone."""
+    def _drains(self, state: State) -> dict[str, Draining]:
+        """Those that began since; that one is over, the agents say again: its shard is gone."""
         before = self._draining or {}
-        return [d for i, d in _begun(state).items() if before.get(i) != d]
+        return {i: d for i, d in _begun(state).items() if before.get(i) != d}
 
     def _saved(self, state: State, change: Change) -> None:
         self._instead = False

@@ -290,7 +290,8 @@ class Control(Leads):
             crash("before_persist")
         # A stop names what its agent reported; a drain is written where it began, and not each time it is said again.
         fresh = any(not isinstance(c, StopShard | DrainShard) for c in orders)
-        kept = self.leading and self.keeper.keep(self.state, now, durable=fresh)
+        stops = {c.incarnation for c in orders if isinstance(c, StopShard)}
+        kept = self.leading and self.keeper.keep(self.state, now, durable=fresh, stops=stops)
         if orders:
             crash("after_persist")
         for node, command in applied.commands:

@@ -55,7 +55,7 @@ class Picture(Struct, frozen=True):
 class Change(Struct):
     """What one pass wants kept, in one commit. None: as it was.
 
-    `durable`: on the disk before anything is sent; `begins`: a drain does, which is in the file before.
+    `durable`: on the disk before anything is sent; `ends`: a stop is sent of what drains, which is in the file before.
     """
 
     nodes: dict[str, Picture] = {}
@@ -72,7 +72,7 @@ class Change(Struct):
     gateways: str | None = None
     events: tuple[dict[str, Any], ...] = ()
     durable: bool = False
-    begins: bool = False
+    ends: bool = False
 
     def __bool__(self) -> bool:
         given = (
@@ -85,7 +85,7 @@ class Change(Struct):
     def may_wait(self, known: Container[str]) -> bool:
         """Nothing is in it but lines of history and what the agents of nodes that are in the file say again."""
         rest = replace(self, nodes={}, events=(), learned=None, draining=None)
-        return not (rest or self.durable or self.begins) and all(
+        return not (rest or self.durable or self.ends) and all(
             name in known for name in self.nodes
         )
 

@@ -29,6 +29,18 @@ def commits(control: Control) -> list[Change]:
     return seen
 
 
+async def idle_until_it_drains(bench: Bench, control: Control, agent: Agent) -> None:
+    """With nothing else that waits to be written."""
+    while not control.state.draining:
+        await agent.tell()
+        await bench.demand(control.routes.version)
+        await bench.later(2 * LATER_S)
+        for _ in range(9):
+            if not control.state.draining:
+                await bench.later(1)
+    assert control.state.draining["inc-alpha-1"].reason == "idle"
+
+
 def written(bench: Bench) -> list[tuple[str, str]]:
     return [
         (s.shard, s.state) for node, _ in read_memory(bench.inventory).nodes for s in node.shards
@@ -110,25 +122,41 @@ async def test_a_drain_is_written_where_it_begins_and_its_end_may_wait(bench: Be
 
 
 @scenario
-async def test_a_drain_that_nobody_asked_for_is_in_the_file_and_waits_for_no_disk(
+async def test_a_drain_that_nobody_asked_for_waits_for_no_disk_and_is_there_before_its_stop(
     bench: Bench,
 ) -> None:
-    """P9: a client may wait for it. After a power cut the next control begins it anew, or its agent tells of it."""
+    """P9, A65: a client may wait for it. Until then the next control begins it anew, or its agent tells of it."""
     bench.catalog.write_text(ON_DEMAND)
     async with bench.running() as control:
         agent = Agent(bench)
         agent.runs(engine())
         await agent.register()
+        await bench.demand(control.routes.version)
         seen = commits(control)
-        for _ in range(62):
-            await bench.later(10)
-            await agent.tell()
-            await bench.demand(control.routes.version)
-        assert control.state.draining["inc-alpha-1"].reason == "idle"
+        await idle_until_it_drains(bench, control, agent)
+        assert not [c for c in seen if c.draining]
+        assert read_memory(bench.inventory).draining == {}
+        assert [type(c).__name__ for c in await agent.poll()] == ["DrainShard"]
+        await bench.demand(control.routes.version)
+        assert [type(c).__name__ for c in await agent.poll()] == ["StopShard"]
         assert list(read_memory(bench.inventory).draining) == ["inc-alpha-1"]
-        began = next(c for c in seen if c.draining)
-        assert (began.durable, began.begins) == (False, True)
+        (began,) = [c for c in seen if c.draining]
+        assert (began.durable, began.ends) == (False, True)
         assert not began.may_wait({"box1"})
+
+
+@scenario
+async def test_and_it_is_in_the_file_a_moment_later_if_no_stop_follows(bench: Bench) -> None:
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running() as control:
+        agent = Agent(bench)
+        agent.runs(engine())
+        await agent.register()
+        await bench.demand(control.routes.version)
+        await idle_until_it_drains(bench, control, agent)
+        assert read_memory(bench.inventory).draining == {}
+        await bench.later(LATER_S)
+        assert list(read_memory(bench.inventory).draining) == ["inc-alpha-1"]
 
 
 @scenario

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from llmgw.control.apply import _confirmed as confirmed
 from llmgw.control.apply import nap_order
+from llmgw.control.keep import LATER_S
 from llmgw.control.picture import memory_of
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.evict import unplaceable
@@ -55,7 +56,7 @@ class Passes:
         self.sim.judge.carried_out(control, found, self._begun)
         self._announce(found)
         yield "before-persist"
-        kept = self._remember()
+        kept = self._remember(commands)
         for node, command in commands:
             yield "before-send"
             # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
@@ -190,11 +191,21 @@ class Passes:
         if lacking or set(state.draining) - alive:
             self.control.observe(s.Announced(lacking))
 
-    def _remember(self) -> bool:
-        """One commit a pass, before anything is sent; a full disk holds nothing up (F13, F15)."""
+    def _remember(self, commands: list[tuple[str, m.Command]]) -> bool:
+        """One commit a pass, before anything is sent; a full disk holds nothing up (F13, F15).
+
+        Without the drains that control began by itself just now, unless a start is sent, or the stop of one of them.
+        """
         state = self.control.picture
         memory = memory_of(state, 0.0)
         draining = {i: replace(d, version=0) for i, d in state.draining.items()}
+        soon = self.control.now_s - LATER_S
+        late = {i for i, d in draining.items() if d.reason not in WILLED and d.since_s > soon}
+        if not any(
+            isinstance(c, m.Start) or (isinstance(c, m.StopShard) and c.incarnation in late)
+            for _, c in commands
+        ):
+            draining = {i: d for i, d in draining.items() if i not in late}
         memory = replace(
             memory,
             failures=state.failures,
