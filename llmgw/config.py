@@ -153,7 +153,8 @@ def address(text: str, where: str) -> Address:
     """`HOST:PORT` of a listener; the host is never left out, so nothing is bound wider than written."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (host and colon and port.isdecimal() and int(port) < 1 << 16):
+    url = "/" in host
+    if url or not (host and colon and port.isdecimal() and int(port) < 1 << 16):
         msg = f"{where}: {text!r} is not HOST:PORT"
         raise UsageError(msg, "write it like 127.0.0.1:8801; a port is 1 to 65535")
     return Address(host, int(port))

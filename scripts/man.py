@@ -158,7 +158,10 @@ _CATALOG = (
 )
 #: Of contract/cli.md; `adopt -o json` has these words.
 VERDICTS = (
-    ("adopt", "It goes on, and is counted."),
+    (
+        "adopt",
+        "It goes on, and is counted; where its line says 'then rolled' it is replaced later.",
+    ),
     ("join", "A further rank of a replica over several nodes; it goes on."),
     ("keep", "Known already; it goes on."),
     ("replace", "What runs takes the place of what was placed and never came up."),

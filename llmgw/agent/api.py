@@ -11,7 +11,6 @@ import hmac
 import ipaddress
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ from llmgw import wire
 from llmgw.agent.placeholders import redacted
 from llmgw.agent.view import View
 from llmgw.core.helps import ENDED, SHOWN
+from llmgw.core.names import unknown
 from llmgw.core.supervise.claims import ID
 from llmgw.core.supervise.report import node_report
 
@@ -177,12 +177,12 @@ def _no_log(view: View, replica: str, shard: str) -> Response:
         return error(404, "no_log_here", f"{shard} has written nothing yet", f"{SHOWN}; {ENDED}")
     replicas = {start.replica for start in starts}
     known = sorted(replicas | {start.model for start in starts})
-    what = f"{'' if replica in known else 'model or '}replica called {replica}"
+    what, name = f"{'' if replica in known else 'model or '}replica", replica
     if replica in replicas:
-        what = f"rank {shard.rpartition('/')[2]} of {replica}"
-    near = get_close_matches(replica, [name for name in known if name != replica], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"{SHOWN}; {ENDED}"
-    return error(404, "not_found", f"there is no {what} here", hint)
+        what, name, known = "shard", shard, sorted({start.shard for start in starts})
+    others = [other for other in known if other != name]
+    said = unknown(what, name, others, f"{SHOWN}; {ENDED}", where=" here")
+    return error(said.status, said.code, said.message, said.hint)
 
 
 async def _follow(view: View, shard: str, size: int) -> AsyncIterator[str]:

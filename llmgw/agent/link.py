@@ -41,6 +41,8 @@ from llmgw.wire.unknown import unknown
 
 log = structlog.get_logger()
 BACKOFF_S, BACKOFF_CAP_S = 0.25, 5.0
+#: Control and agent start at one time, at a boot and under `llmgw up`: until then nobody listening is no outage.
+COMING_UP_S = 10.0
 CALL_S, POLL_S = 10.0, 40.0
 #: While control's picture stays another whatever is reported, a complete report is sent ever more rarely.
 DISPUTE_S, DISPUTE_CAP_S = 5.0, 600.0
@@ -115,8 +117,8 @@ class Link:
         #: it has registered, or failed to, once
         self.tried = asyncio.Event()
         self.said = self.again = ""
-        self.failures = 0
-        self.disputes = 0
+        self.failures = self.disputes = 0
+        self.young_until_s = time.monotonic() + COMING_UP_S
         self.disputed_until_s = 0.0
         self.dispute_said = False
         self.pause_s: Callable[[int], float] = back_off_s
@@ -165,9 +167,12 @@ class Link:
             words += f" - {hint}" if hint else ""
         self.state = words
         self.tried.set()
+        tell = log.warning
+        if isinstance(error, ConnectionRefusedError) and time.monotonic() < self.young_until_s:
+            tell, kind, words = log.info, "young", f"control {self.url} is not up yet"
         if kind != self.said:
             running = sum(not r.ended for r in self.owner.state.records.values())
-            log.warning(words, engines_kept=running, retrying=True)
+            tell(words, engines_kept=running, retrying=True)
         self.said = kind
 
     async def _register(self) -> None:
@@ -179,6 +184,7 @@ class Link:
         crash.here("before-register")
         answer = await self._post("/agent/v1/register", wire.encode(report))
         said = wire.decode(answer, Registered)
+        self.young_until_s = 0.0
         crash.here("after-register")
         self.session = Session(
             session=said.session,

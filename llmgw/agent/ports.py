@@ -185,14 +185,19 @@ def owner(port: int, address: str, ours: Iterable[int]) -> Owner:
     strange = found - {inode for pid in ours for inode in inodes(pid)}
     if not strange:
         return ("ours", "") if found else ("", "")
-    who = _holder_of(strange)
-    return ("other", f"its listener is {who}") if who else ("", "")
+    pid = _holder_of(strange)
+    return ("other", f"its listener is {_named(pid)}") if pid else ("", "")
+
+
+def pid_of(port: int) -> int:
+    """Who has a port; 0 where nobody does, or nobody that we may see."""
+    return _holder_of({s.inode for s in of_port(port) if s.inode})
 
 
 def holder(port: int) -> str:
-    """Who has a port, as far as we may see."""
-    found = {s.inode for s in of_port(port) if s.inode}
-    return _holder_of(found) or "a process that this user may not see"
+    """The same in words, of a port that somebody has."""
+    pid = pid_of(port)
+    return _named(pid) if pid else "a process that this user may not see"
 
 
 def inodes(pid: int) -> Iterator[int]:
@@ -215,11 +220,15 @@ def _link(path: Path) -> str:
         return ""
 
 
-def _holder_of(wanted: set[int]) -> str:
+def _holder_of(wanted: set[int]) -> int:
     for name in os.listdir(PROC):  # noqa: PTH208  names only
         if name.isdecimal() and not wanted.isdisjoint(inodes(int(name))):
-            return f"pid {name} ({command_line(int(name))[:80]})"
-    return ""
+            return int(name)
+    return 0
+
+
+def _named(pid: int) -> str:
+    return f"pid {pid} ({command_line(pid)[:80]})"
 
 
 def _numeric(address: str) -> str:

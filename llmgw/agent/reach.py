@@ -70,7 +70,14 @@ def towards(control: str) -> str:
     return ""
 
 
-def url_of(address: str, port: int, pair: tls.Pair | None) -> tuple[str, str]:
-    """How this agent is asked, and the pin of it."""
+def renewed(settings: AgentSettings, here: str) -> None:
+    """The same, where the command line of this box knows it by a certificate that is over."""
+    with suppress(OSError):
+        if (settings.state_dir / config.URL_FILE).exists():
+            _say(settings, here)
+
+
+def url_of(address: str, port: int, pin: str) -> str:
+    """How this agent is asked; `pin` "": it speaks plain HTTP."""
     plain = Address(address.strip("[]"), port).url
-    return (plain, "") if pair is None else (f"https{plain[4:]}", tls.pin_of(pair.cert))
+    return f"https{plain[4:]}" if pin else plain

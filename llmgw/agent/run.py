@@ -31,10 +31,11 @@ from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
 from llmgw.agent.settings import AgentSettings
 from llmgw.agent.view import View
+from llmgw.certificate import Certificate
 from llmgw.core.supervise import initial_state
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import Capacity, Foreign
-from llmgw.core.types.node import NodeFacts
+from llmgw.core.types.node import NodeFacts, Renewed
 from llmgw.core.types.record import Record
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UsageError
 from llmgw.loopback import here, is_loopback
@@ -119,13 +120,11 @@ def _pair(settings: AgentSettings, listener: socket.socket) -> tls.Pair | None:
     return reach.pair_of(settings, loopback=loopback)
 
 
-def facts_of(
-    settings: AgentSettings, identity: Identity, listen: str, pair: tls.Pair | None = None
-) -> NodeFacts:
-    """What does not change while this process lives."""
+def facts_of(settings: AgentSettings, identity: Identity, listen: str, pin: str = "") -> NodeFacts:
+    """What does not change while this process lives, but for the pin."""
     host, _, port = listen.rpartition(":")
     shown = bool(port) and not is_loopback(host)
-    inspect, pin = reach.url_of(settings.address, int(port), pair) if shown else ("", "")
+    inspect = reach.url_of(settings.address, int(port), pin) if shown else ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return NodeFacts(
         node=settings.node,
@@ -136,7 +135,7 @@ def facts_of(
         address=settings.address,
         loopback=here(),
         inspect=inspect,
-        inspect_pin=pin,
+        inspect_pin=pin if shown else "",
         controls=bearers.places(settings.controls),
         pools=settings.pools,
         labels=settings.labels,
@@ -156,7 +155,7 @@ class _Agent:
         self, settings: AgentSettings, identity: Identity, gpus: Gpus, pair: tls.Pair | None
     ) -> None:
         self.settings = settings
-        self.pair = pair
+        self.certificate = Certificate(pair, _say)
         self.identity = identity
         self.logs = Logs(settings.state_dir)
         self.journal = Journal(settings.state_dir)
@@ -168,7 +167,7 @@ class _Agent:
 
     async def live(self, listener: socket.socket | None) -> int:
         address = "" if listener is None else _name(listener)
-        facts = facts_of(self.settings, self.identity, address, self.pair)
+        facts = facts_of(self.settings, self.identity, address, self.certificate.pin)
         if why := process.adopt_orphans():
             log.warning("what engines leave behind is not ours to reap", why=why)
         survey = reattach.Survey(facts.node_id)
@@ -233,13 +232,28 @@ class _Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, tell, number)
         # Unheard it would end the agent: whoever has the daemons reload sends it to all of them.
-        loop.add_signal_handler(signal.SIGHUP, log.info, "nothing to reload here, control is asked")
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
 
         async def wait() -> None:
             await told.wait()
             raise _ToldError
 
         tasks.create_task(wait())
+
+    def _reload(self) -> None:
+        if self.certificate.pair is None:
+            log.info("nothing to reload here, control is asked")
+        else:
+            log.info("the certificate is read again; for all else control is asked")
+            self.certificate.reread()
+
+    def _renewed(self, loop: Loop, listener: socket.socket) -> None:
+        """Who connects from now on sees another certificate: control is told, and the command line of this box."""
+        if loop.state.facts.inspect_pin:
+            loop.post(Renewed(self.certificate.pin))
+            for link in loop.links.values():  # also one that registers at this very moment
+                link.register_again("the certificate of this agent is another")
+        reach.renewed(self.settings, self._here(listener))
 
     def _start(
         self,
@@ -256,9 +270,16 @@ class _Agent:
         node = self.settings.node
         links = [Link(loop, u, token, trust=trust, node=node, token_now=again) for u in urls]
         loop.links = {link.url: link for link in links}
-        here = "" if listener is None else self._here(listener)
+
+        def joined() -> None:
+            here = "" if listener is None else self._here(listener)
+            reach.remember(self.settings, list(urls), here)
+
         for link in links:
-            link.on_joined = partial(reach.remember, self.settings, list(urls), here)
+            link.on_joined = joined
+        if listener is not None:
+            self.certificate.renewed.append(partial(self._renewed, loop, listener))
+        tasks.create_task(self.certificate.run())
         reading = asyncio.Event()
 
         def beat() -> None:
@@ -278,7 +299,8 @@ class _Agent:
     def _here(self, listener: socket.socket) -> str:
         """How the command line of this box asks this agent."""
         near = config.address(_name(listener), "--listen").near
-        url, pin = reach.url_of(near.host, near.port, self.pair)
+        pin = self.certificate.pin
+        url = reach.url_of(near.host, near.port, pin)
         return f"{url}#{pin}" if pin else url
 
     async def _after_first(
@@ -296,7 +318,7 @@ class _Agent:
         if listener is None:
             return
         serve = await asyncio.to_thread(_server)
-        await serve(self._view(loop, performer, links), listener, self.pair)
+        await serve(self._view(loop, performer, links), listener, self.certificate)
 
     async def _read_gpus(self, reading: asyncio.Event, loop: Loop, performer: Performer) -> None:
         """A reading a heartbeat; a driver that hangs delays the next one and nothing else."""
@@ -330,10 +352,14 @@ async def _metrics(loop: Loop) -> tuple[bytes, str]:
     return await metrics.exposition(loop.state, loop.beat_s)
 
 
-def _server() -> Callable[[View, socket.socket, tls.Pair | None], Awaitable[None]]:
+def _server() -> Callable[[View, socket.socket, Certificate], Awaitable[None]]:
     from llmgw.agent.serve import serve  # noqa: PLC0415  Starlette and uvicorn
 
     return serve
+
+
+def _say(why: str, /, *, level: str) -> None:
+    (log.warning if level == "warning" else log.info)(why)
 
 
 class _ToldError(Exception):

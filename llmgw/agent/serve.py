@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import uvicorn
 from typing_extensions import override
 
-from llmgw import tls
 from llmgw.agent import api
 from llmgw.agent.view import View
+from llmgw.certificate import Certificate
 
 
 class _Server(uvicorn.Server):
@@ -26,7 +26,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(view: View, listener: socket.socket, pair: tls.Pair | None = None) -> None:
+async def serve(view: View, listener: socket.socket, certificate: Certificate) -> None:
+    pair = certificate.pair
     config = uvicorn.Config(
         api.app(view),
         http="h11",  # httptools collects headers and trailers without end, also a stranger's
@@ -37,6 +38,8 @@ async def serve(view: View, listener: socket.socket, pair: tls.Pair | None = Non
         ssl_certfile=None if pair is None else str(pair.cert),
         ssl_keyfile=None if pair is None else str(pair.key),
     )
+    config.load()
+    certificate.on(config.ssl)
     server = _Server(config)
     try:
         await server.serve(sockets=[listener])

@@ -17,7 +17,8 @@ from llmgw.catalog.fingerprint import fingerprint
 from llmgw.catalog.read import Section
 from llmgw.catalog.source import Problems
 from llmgw.catalog.units import parse_duration, parse_size
-from llmgw.catalog.words import nearest, quoted
+from llmgw.catalog.words import quoted
+from llmgw.core.names import nearest
 from llmgw.core.types import catalog as core
 from llmgw.core.types.sleep import Doors
 

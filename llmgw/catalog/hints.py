@@ -8,7 +8,7 @@ from typing import Any, get_args
 from msgspec import Struct
 
 from llmgw.catalog import keys
-from llmgw.catalog.words import nearest
+from llmgw.core.names import nearest
 
 #: Words from other tools' files, from people's fingers -> ours.
 _OTHER_WORDS = {

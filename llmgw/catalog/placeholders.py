@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from llmgw.catalog.words import nearest, quoted, refuse
+from llmgw.catalog.words import quoted, refuse
 from llmgw.core import mount
+from llmgw.core.names import nearest
 from llmgw.core.types.catalog import PLACEHOLDERS
 
 _DOLLAR = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")

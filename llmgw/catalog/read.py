@@ -17,7 +17,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from llmgw.catalog import hints, keys
 from llmgw.catalog.source import MAX_VALUES, Entry, GiveUp, Items, Map, Node, Pos, Problems, Scalar
 from llmgw.catalog.units import parse_duration
-from llmgw.catalog.words import nearest, quoted
+from llmgw.catalog.words import quoted
+from llmgw.core.names import nearest
 from llmgw.errors import UsageError
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")

@@ -22,11 +22,11 @@ def admit(control: Path, agent: Path) -> None:
     from llmgw.control import node_tokens
 
     file = agent / "node-token"
-    word, node_id = _read(file), _node_id(agent)
+    word, mine = _read(file), node_id(agent)
     tokens = node_tokens.NodeTokens(control)
-    mine = tokens.edit(lambda there: node_tokens.for_up(there, word, node_id))
-    if mine.token != word:
-        _write(file, mine.token)
+    made = tokens.edit(lambda there: node_tokens.for_up(there, word, mine))
+    if made.token != word:
+        _write(file, made.token)
 
 
 def _read(file: Path) -> str:
@@ -36,7 +36,8 @@ def _read(file: Path) -> str:
         return ""  # it is written anew
 
 
-def _node_id(agent: Path) -> str:
+def node_id(agent: Path) -> str:
+    """Whose this state dir is, "" for nobody's."""
     import json
 
     from llmgw.agent.identity import FILE
@@ -44,7 +45,7 @@ def _node_id(agent: Path) -> str:
     try:
         return str(json.loads((agent / FILE).read_bytes())["node_id"])
     except (OSError, ValueError, LookupError, TypeError):
-        return ""  # it has not lived yet, or is to be another
+        return ""  # nobody has lived there yet, or another is to
 
 
 def _write(file: Path, word: str) -> None:

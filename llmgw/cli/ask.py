@@ -78,6 +78,8 @@ def control(given: config.Given, folder: Path | None = None) -> tuple[Peer, ...]
 
 
 def agent(url: str, token: str = "") -> Peer:
+    """`url` may be HOST:PORT, as `llmgw up` takes it."""
+    url = url if "://" in url else f"http://{url}"
     folder = config.state_dir("agent")
     token = token or config.token("LLMGW_NODE_TOKEN", folder / "node-token")
     token = token or config.joined(folder).token or config.token("LLMGW_TOKEN")

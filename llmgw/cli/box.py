@@ -6,6 +6,7 @@ What the parts do is theirs.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,11 +31,13 @@ def up(
     catalog: options.Catalog = None,
     state_dir: StateDir = None,
     listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT of control. [default: 127.0.0.1:8801]")
+        str | None,
+        typer.Option(help="HOST:PORT of control. [env: LLMGW_LISTEN] [default: 127.0.0.1:8801]"),
     ] = None,
     gateway: options.Gateway = None,
     agent: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the agent. [default: 127.0.0.1:8802]")
+        str | None,
+        typer.Option(help="HOST:PORT of the agent. [env: LLMGW_AGENT] [default: 127.0.0.1:8802]"),
     ] = None,
     node: options.Node = None,
     ports: options.Ports = None,
@@ -48,22 +51,20 @@ def up(
     from functools import partial
 
     from llmgw import catalog as catalogs
+    from llmgw.cli import others
     from llmgw.cli.admit import admit
     from llmgw.cli.supervise import Part, Supervisor
 
-    given = config.Given({"catalog": catalog, "state_dir": state_dir, "gateway": gateway})
-    places = {
-        "control": config.address(listen or config.CONTROL_LISTEN, "--listen"),
-        "gateway": given.address("gateway", config.GATEWAY_LISTEN),
-        "agent": config.address(agent or config.AGENT_LISTEN, "--agent"),
-    }
-    for name, place in places.items():
-        if not place.loopback:
-            msg = f"up serves this box only, and {place} for the {name} is not loopback"
-            raise UsageError(msg, "run `llmgw control` and `llmgw agent` for more than one box")
+    flags: dict[str, object] = {"catalog": catalog, "state_dir": state_dir}
+    flags |= {"listen": listen, "gateway": gateway, "agent": agent}
+    # The other verbs find the agent by the same variable, as a URL.
+    near = os.environ.get("LLMGW_AGENT", "").strip().removeprefix("http://").rstrip("/")
+    given = config.Given(flags, {**os.environ, "LLMGW_AGENT": near})
+    places = _places(given)
     source = Path(given.text("catalog", str(config.catalog_path()))).absolute()
     catalogs.load(source)  # a broken file is said here, once, before anything is started
     folders = {part: _folder(given, part) for part in ("control", "agent")}
+    others.keep(folders["control"] / "inventory.db", folders["agent"], places["control"])
     extra = {"--node": node, "--ports": ports, "--gpus": gpus}
     parts = [
         Part(
@@ -91,6 +92,19 @@ def up(
     peers = {name: ask.Peer(name, place.url, "", "") for name, place in places.items()}
     token = partial(config.token, "LLMGW_TOKEN", folders["control"] / "token")
     return Supervisor(parts, peers, token).run()
+
+
+def _places(given: config.Given) -> dict[str, config.Address]:
+    places = {
+        "control": given.address("listen", config.CONTROL_LISTEN),
+        "gateway": given.address("gateway", config.GATEWAY_LISTEN),
+        "agent": given.address("agent", config.AGENT_LISTEN),
+    }
+    for name, place in places.items():
+        if not place.loopback:
+            msg = f"up serves this box only, and {place} for the {name} is not loopback"
+            raise UsageError(msg, "run `llmgw control` and `llmgw agent` for more than one box")
+    return places
 
 
 def down(

@@ -221,12 +221,21 @@ def joined(given: config.Given, folder: Path) -> tuple[tuple[str, ...], config.J
     the command line of its box does, and this box's own control is believed as there (`ask.control`).
     """
     before, beside = config.joined(folder), _here(folder.parent / "control")
-    controls = given.items("control", before.controls or beside.controls or [config.CONTROL_URL])
-    known = (before, beside, _here(config.inventory_path().parent))
+    kept = _spoken(before, beside)
+    controls = given.items("control", kept.controls or beside.controls or [config.CONTROL_URL])
+    known = (kept, before, beside, _here(config.inventory_path().parent))
     before = next((join for join in known if join.of(controls).controls), config.Join())
     token = config.token("LLMGW_NODE_TOKEN", folder / "node-token") or before.token
     trust = config.trust(given, *controls, before=before.trust)
     return controls, before._replace(controls=controls, trust=trust, token=token)
+
+
+def _spoken(before: config.Join, beside: config.Join) -> config.Join:
+    """Of the control beside it how it is spoken to by now: `llmgw up` has it in clear, for other boxes it is TLS."""
+    same = [url.partition("://")[2] for url in before.controls] == [
+        url.partition("://")[2] for url in beside.controls
+    ]
+    return before._replace(controls=beside.controls, trust=beside.trust) if same else before
 
 
 def _here(folder: Path) -> config.Join:

@@ -15,7 +15,7 @@ from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.stop import ENDED
 from llmgw.cli.sure import Yes, counted, named, say, sure
-from llmgw.errors import LlmgwError
+from llmgw.errors import LlmgwError, UsageError
 
 Json = dict[str, Any]
 POLL_S = 0.5
@@ -80,7 +80,11 @@ def undrain(place: Where, control: options.ControlUrl = None) -> None:
 
 def _parted(place: str) -> tuple[str, str]:
     named(place, "NODE[/GPU]")
-    node, _, gpu = place.partition("/")
+    node, slash, gpu = place.partition("/")
+    if slash and not gpu.strip():
+        # A script's `box1/$GPU` with nothing in it would take the whole box.
+        msg = f"{place} names no GPU behind the slash"
+        raise UsageError(msg, f"write {node} for the whole node, or a GPU of it like {node}/0")
     return node, gpu
 
 

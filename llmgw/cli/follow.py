@@ -97,6 +97,7 @@ def _events(peers: tuple[ask.Peer, ...], after: int) -> Iterator[Json]:
     """Those after this one, for ever. Ids go on over a restart; a lost inventory begins them anew."""
     import json
 
+    away = _Away()
     while True:
         try:
             peer = ask.first(peers)
@@ -104,16 +105,32 @@ def _events(peers: tuple[ask.Peer, ...], after: int) -> Iterator[Json]:
             if there and there[-1]["id"] < after:
                 after = 0
             path = f"/api/v1/events?follow=1&after={after}"
-            for text in stream.lines(peer, path, wait_s=None):
+            for text in stream.lines(peer, path, wait_s=None, heard=away.over):
                 event = json.loads(text)
                 after = event["id"]
                 yield event
-        except UnreachableError:
-            pass
+        except UnreachableError as e:
+            away.say(e)
         time.sleep(AGAIN_S)
 
 
+class _Away:
+    """Says once, not with every try, that nobody answers."""
+
+    def __init__(self) -> None:
+        self.heard = self._said = False
+
+    def over(self) -> None:
+        self.heard, self._said = True, False
+
+    def say(self, error: UnreachableError) -> None:
+        if not self._said:
+            say(f"{error.message}; going on when it answers")
+        self._said = True
+
+
 def logs(
+    *,
     name: Annotated[
         str,
         typer.Argument(
@@ -129,32 +146,46 @@ def logs(
     tail: Annotated[
         int, typer.Option(min=0, help="At most so many bytes of its end.", show_default=True)
     ] = TAIL_BYTES,
+    output: options.Output = "table",
     control: options.ControlUrl = None,
 ) -> int:
     """Show what an engine wrote, without secrets.
 
-    llmgw logs qwen3-coder-7k2 --previous says why it ended. -f goes on over restarts of control and of the engine.
+    llmgw logs qwen3-coder-7k2 --previous says why it ended. -f goes on over restarts of control and of the engine;
+    with -o json that is JSON Lines.
     """
+    import json
+
     from llmgw.render.page import quoted
 
     named(name, "REPLICA[/RANK]")
     given = config.Given({"control": control})
     source = _Source(given, name)
-    asked = f"previous={int(previous)}&tail={tail}"
-    if not follow or previous:
-        for text in source.lines(asked, wait_s=ask.TIMEOUT_S):
-            sys.stdout.write(f"{quoted(text)}\n")
+    whole = source.lines(f"previous={int(previous)}&tail={tail}", wait_s=ask.TIMEOUT_S)
+    if output == "json" and not follow:
+        found = list(whole)
+        document = {"schema": "llmgw.logs/1", "shard": source.shard, "lines": found}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return EXIT_OK
+    for text in whole if previous or not follow else _followed(source, tail):
+        _line(
+            json.dumps({"shard": source.shard, "line": text}) if output == "json" else quoted(text)
+        )
+    return EXIT_OK
+
+
+def _followed(source: _Source, tail: int) -> Iterator[str]:
+    """What is there and what comes, for ever; who has answered once is waited for, also before the first line."""
     seen: deque[str] = deque(maxlen=MARK_LINES)
     while True:
         try:
             for text in _onwards(source, list(seen), tail):
                 seen.append(text)
-                _line(quoted(text))
+                yield text
         except UnreachableError as e:
-            if not seen:
+            if not source.away.heard:
                 raise
-            say(f"{e.message}; going on when it answers")
+            source.away.say(e)
         time.sleep(AGAIN_S)
 
 
@@ -179,27 +210,34 @@ class _Source:
 
     def __init__(self, given: config.Given, name: str) -> None:
         self._name = name
+        self.shard = name if self._whole else f"{name}/0"
+        self.away = _Away()
         self._known: list[str] = []  # to control, which does not know this one
         self._peers = ask.control(given)
         self._agent = ask.agent(given.text("agent", config.agent_url()))
 
     def lines(self, asked: str, *, wait_s: float | None) -> Iterator[str]:
-        shard = self._name if self._whole else f"{self._name}/0"
         try:
             peer = ask.first(self._peers)
-            shard = self._shard(peer)
-            yield from stream.lines(peer, f"/api/v1/logs/{_path(shard)}?{asked}", wait_s=wait_s)
+            self.shard = self._shard(peer)
+            yield from self._of(peer, "/api/v1/logs", asked, wait_s)
         except LlmgwError as e:
             if not isinstance(e, UnreachableError) and e.code != "no_log_here":
                 raise
             try:
-                yield from stream.lines(
-                    self._agent, f"/v1/logs/{_path(shard)}?{asked}", wait_s=wait_s
-                )
+                yield from self._of(self._agent, "/v1/logs", asked, wait_s)
             except UnreachableError:
                 raise e from None
             except LlmgwError as no:
+                if isinstance(e, UnreachableError) and no.code == "not_found":
+                    # This box alone cannot tell that no other has it.
+                    msg = f"{e.message}; {no.message}"
+                    raise UnreachableError(msg, no.hint) from None
                 raise (self._nobody() if no.code == "not_found" and self._known else no) from None
+
+    def _of(self, peer: ask.Peer, path: str, asked: str, wait_s: float | None) -> Iterator[str]:
+        path = f"{path}/{_path(self.shard)}?{asked}"
+        return stream.lines(peer, path, wait_s=wait_s, heard=self.away.over)
 
     @property
     def _whole(self) -> bool:
@@ -220,19 +258,15 @@ class _Source:
             if len(mine) != 1:
                 raise _not_one(found, model, self._name, mine)
         if not mine:
-            self._known = [r["replica"] for r in found["replicas"]]
-            self._known += [n for m in found["models"] for n in (m["name"], *m["aliases"])]
+            self._known = [n for m in found["models"] for n in (m["name"], *m["aliases"])]
+            self._known += [r["replica"] for r in found["replicas"]]
         return f"{mine[0] if mine else self._name}/0"
 
     def _nobody(self) -> LlmgwError:
-        from difflib import get_close_matches
+        from llmgw.core.helps import ENDED, SHOWN
+        from llmgw.core.names import unknown
 
-        from llmgw.core import helps
-
-        near = get_close_matches(self._name, self._known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"{helps.SHOWN}, {helps.ENDED}"
-        msg = f"there is no model or replica called {self._name}"
-        return LlmgwError(msg, hint, code="not_found")
+        return unknown("model or replica", self._name, self._known, f"{SHOWN}; {ENDED}")
 
 
 def _not_one(found: Json, model: Json, name: str, mine: list[str]) -> LlmgwError:

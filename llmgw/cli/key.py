@@ -88,16 +88,11 @@ def list_(
 
     llmgw key list -o json
     """
-    import json
-
+    from llmgw.cli.listing import listed
     from llmgw.render.keys import page
-    from llmgw.render.page import look, show
 
     found = _found(inventory, None if inventory is not None else _peer(control))
-    if output == "json":
-        typer.echo(json.dumps({"schema": "llmgw.keys/1", "keys": found}, indent=2))
-    else:
-        show(page(found), look(context.find_root().params["_color"]))
+    listed(context, output, "keys", found, page)
 
 
 @app.command()

@@ -13,7 +13,15 @@ import typer
 from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.local import status_of
-from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN, LlmgwError, UnreachableError
+from llmgw.cli.sure import say
+from llmgw.errors import (
+    EXIT_DIFFERENCE,
+    EXIT_OK,
+    EXIT_UNKNOWN,
+    LlmgwError,
+    UnreachableError,
+    UsageError,
+)
 
 WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[J"
@@ -52,32 +60,51 @@ def status(
     llmgw status qwen3-coder -o wide shows one model and where it could go. llmgw status --check is for cron. Exit
     3: only this box's agent answered (at LLMGW_AGENT, default http://127.0.0.1:8802), or nobody.
     """
-    import json
-    import time
-
-    from llmgw.render.page import look
-
     given = config.Given({"control": control})
     color = context.find_root().params["_color"]
+    if check and watch:
+        msg = "--check answers once, and --watch goes on"
+        raise UsageError(msg, "leave one of them out; cron calls --check again by itself")
     if check:
-        return _check(given, output)
+        return _check(given, name, output)
     if not watch:
         found, code = _fetch(given, name)
         _print(found, name, output, color)
         return code
     found, _ = _fetch(given, name)
-    rows = _Rows(time.time())  # noqa: TID251 - ages on a screen are wall time
+    _watch(given, found, name, output, color)
+    return EXIT_OK
+
+
+def _watch(given: config.Given, found: Json, name: str, output: str, color: str) -> None:
+    """For ever. A control that restarts meanwhile does not end it: the last picture stays, and is said to be that."""
+    import json
+    import time
+
+    from llmgw.render.page import age, look
+
+    heard_s = time.time()  # noqa: TID251 - ages on a screen are wall time
+    rows, away = _Rows(heard_s), ""
     while True:
-        if output == "json":
+        if look(color).terminal:
+            # Below the picture: what stderr had said would go with the next one.
+            old_s = time.time() - heard_s  # noqa: TID251
+            last = f"llmgw: {away}; this picture is {age(old_s)} old" if away else ""
+            sys.stdout.write(CLEAR)
+            _print(found, name, output, color, last)
+        elif not away and output == "json":
             sys.stdout.write(json.dumps(_narrowed(found, name)) + "\n")  # a stream is JSON Lines
             sys.stdout.flush()
-        elif look(color).terminal:
-            sys.stdout.write(CLEAR)
-            _print(found, name, output, color)
-        else:
+        elif not away:
             rows.append(_narrowed(found, name), name, wide=output == "wide")
         time.sleep(WATCH_S)
-        found = _again(given, found, name)
+        try:
+            found, away = _fetch(given, name)[0], ""
+            heard_s = time.time()  # noqa: TID251
+        except UnreachableError as e:
+            if not away and not look(color).terminal:
+                say(f"{e.message}; going on when it answers")
+            away = e.message
 
 
 def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
@@ -99,7 +126,12 @@ def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
         message = f"{away.message}; {e.message}"
         hint = away.hint if away.code == "tls" else _both_away()
         raise UnreachableError(message, hint) from e
-    return status_of(report, away.message), EXIT_UNKNOWN
+    found = status_of(report, away.message)
+    if name and _narrow(found, name) is None:
+        # This box alone cannot tell that there is none.
+        message = f"{away.message}; {report['node']} runs nothing called {name!r}"
+        raise UnreachableError(message, away.hint)
+    return found, EXIT_UNKNOWN
 
 
 def _both_away() -> str:
@@ -115,16 +147,8 @@ def _both_away() -> str:
     )
 
 
-def _again(given: config.Given, last: Json, name: str) -> Json:
-    """A control that restarts meanwhile does not end the watch; the last picture stays."""
-    try:
-        return _fetch(given, name)[0]
-    except UnreachableError as e:
-        print(f"llmgw: {e.message}", file=sys.stderr)  # noqa: T201
-        return last
-
-
-def _print(found: Json, name: str, output: str, color: str) -> None:
+def _print(found: Json, name: str, output: str, color: str, last: str = "") -> None:
+    """`last`: a line below it on a terminal."""
     import json
     import time
 
@@ -136,18 +160,30 @@ def _print(found: Json, name: str, output: str, color: str) -> None:
         sys.stdout.write(json.dumps(shown, indent=2) + "\n")
     else:
         now_s = time.time()  # noqa: TID251 - ages on a screen are wall time
-        show(words.page(shown, name=name, wide=output == "wide", now_s=now_s), look(color))
+        page = words.page(shown, name=name, wide=output == "wide", now_s=now_s)
+        show([*page, *([last] if last else [])], look(color))
+
+
+def _narrow(found: Json, name: str) -> Json | None:
+    from llmgw.render.status import narrow
+
+    return narrow(found, name)
 
 
 def _narrowed(found: Json, name: str) -> Json:
-    from llmgw.render.status import narrow
-
-    shown = narrow(found, name) if name else found
+    shown = _narrow(found, name) if name else found
     if shown is None:
-        known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
-        msg = f"there is no node, model or replica called {name!r}"
-        raise LlmgwError(msg, f"known: {', '.join(known) or 'nothing'}", code="not_found")
+        raise _unknown(found, name)
     return shown
+
+
+def _unknown(found: Json, name: str) -> LlmgwError:
+    from llmgw.core.helps import SHOWN
+    from llmgw.core.names import unknown
+
+    known = sorted({m["name"] for m in found["models"]} | {n["node"] for n in found["nodes"]})
+    known += sorted(r["replica"] for r in found["replicas"])
+    return unknown("node, model or replica", name, known, SHOWN)
 
 
 class _Rows:
@@ -175,13 +211,14 @@ class _Rows:
         self._last = set(keys)
 
 
-def _check(given: config.Given, output: str) -> int:
+def _check(given: config.Given, name: str, output: str) -> int:
     """For cron: nothing when well, one line when not."""
     import json
 
     from llmgw.render import status as words
 
-    found, code = _fetch(given)
+    found, code = _fetch(given, name)
+    found = _narrowed(found, name)
     wrong = words.complaints(found)
     if output == "json":
         sys.stdout.write(json.dumps(found, indent=2) + "\n")

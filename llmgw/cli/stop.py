@@ -13,6 +13,8 @@ import typer
 from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.sure import Yes, counted, named, say, sure
+from llmgw.core.helps import SHOWN
+from llmgw.core.names import unknown
 from llmgw.errors import LlmgwError, UsageError
 
 ENDED = frozenset({"stopped", "failed"})
@@ -101,6 +103,11 @@ def _meant(status: Json, name: str, *, force: bool) -> Target:
     if models or by_model:
         return Target(f"models/{quote((models or [name])[0], safe='')}", None, by_model)
     head, slash, rank = name.rpartition("/")
+    of = {m["name"] for m in status["models"] if head in (m["name"], *m["aliases"])}
+    if of and not force:
+        shards = [s["shard"] for r, s in every if r["model"] in of]
+        what = "model, replica or shard"
+        raise unknown(what, name, shards, SHOWN)
     if slash and _RANK.fullmatch(rank):
         return Target(f"replicas/{quote(head, safe='')}", int(rank), [])
     return Target(f"replicas/{quote(name, safe='')}", None, [])

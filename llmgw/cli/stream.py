@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from llmgw.cli import ask
 
 
-def lines(peer: ask.Peer, path: str, *, wait_s: float | None = ask.TIMEOUT_S) -> Iterator[str]:
-    """`wait_s` None waits for ever for the next byte. UnreachableError: nobody, or it broke off."""
+def lines(
+    peer: ask.Peer,
+    path: str,
+    *,
+    wait_s: float | None = ask.TIMEOUT_S,
+    heard: Callable[[], object] | None = None,
+) -> Iterator[str]:
+    """`wait_s` None waits for ever for the next byte. UnreachableError: nobody, or it broke off.
+
+    `heard` is called once somebody answers, which may be long before the first line.
+    """
     base = ask.address(peer)[2]
     request = ask.head(peer, "GET", f"{base}{path}")
     try:
         with ask.connect(peer, ask.TIMEOUT_S) as sock:
             sock.sendall(request)
-            yield from _body(peer, sock, wait_s)
+            yield from _body(peer, sock, wait_s, heard)
     except OSError as e:
         raise ask.unreachable(peer, e, wait_s or ask.TIMEOUT_S) from e
 
 
-def _body(peer: ask.Peer, sock: socket.socket, wait_s: float | None) -> Iterator[str]:
+def _body(
+    peer: ask.Peer, sock: socket.socket, wait_s: float | None, heard: Callable[[], object] | None
+) -> Iterator[str]:
     data = b""
     while b"\r\n\r\n" not in data:
         part = sock.recv(1 << 16)
@@ -33,6 +44,8 @@ def _body(peer: ask.Peer, sock: socket.socket, wait_s: float | None) -> Iterator
     status = head.split(b" ", 2)[1:2]
     if status != [b"200"]:
         _refused(peer, sock, status, data)
+    if heard:
+        heard()
     sock.settimeout(wait_s)
     while True:
         *whole, data = data.split(b"\n")

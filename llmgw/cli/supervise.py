@@ -292,14 +292,14 @@ def _answers(peer: ask.Peer) -> bool:
 
 def _whose(agent: ask.Peer) -> str:
     """Who has the agent's place, and what ends it: that of an `up` would only be started again."""
-    from llmgw.agent.ports import holder
+    from llmgw.agent.ports import holder, pid_of
 
-    who = holder(int(agent.place.rpartition(":")[2]))
-    if not who.startswith("pid "):
-        return f"it is {who}: `kill` ends it"
-    pid = who.split()[1]
+    port = int(agent.place.rpartition(":")[2])
+    pid = str(pid_of(port))
+    if pid == "0":
+        return f"it is {holder(port)}: `kill` ends it"
     if "up" not in _words(_stat(pid)[1])[1:4]:
-        return f"it is {who}: `kill {pid}` ends it"
+        return f"it is {holder(port)}: `kill {pid}` ends it"
     words = _words(pid)
     url = words[words.index("--control") + 1] if "--control" in words else CONTROL_URL
     down = "llmgw down" + (f" --control {url}" if url != CONTROL_URL else "")

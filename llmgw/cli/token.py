@@ -19,7 +19,7 @@ from llmgw.errors import LlmgwError, UnreachableError, UsageError
 Json = dict[str, Any]
 #: As `control.node_tokens` has it.
 UP = "up"
-#: How control is started for other boxes.
+#: How control is started for other boxes, at its usual port.
 WIDER = "llmgw control --listen 0.0.0.0:8801"
 app = typer.Typer(
     help="Print the line with which the next box joins; keep node tokens.",
@@ -88,9 +88,7 @@ def list_(
 
     llmgw token list -o json
     """
-    import json
-
-    from llmgw.render.page import look, show
+    from llmgw.cli.listing import listed
     from llmgw.render.tokens import page
 
     where = _where(control, inventory)
@@ -100,10 +98,7 @@ def list_(
         from llmgw.control import node_tokens
 
         found = node_tokens.shown(_file(where).now())
-    if output == "json":
-        typer.echo(json.dumps({"schema": "llmgw.tokens/1", "tokens": found}, indent=2))
-    else:
-        show(page(found), look(context.find_root().params["_color"]))
+    listed(context, output, "tokens", found, page)
 
 
 @app.command()
@@ -138,6 +133,7 @@ def revoke(
         from llmgw.control import node_tokens
 
         _file(where).edit(lambda there: (node_tokens.without(there, name), None))
+        _for_how_long(where)
     typer.echo(f"revoked {name}")
 
 
@@ -169,6 +165,17 @@ def _file(inventory: Path) -> Any:
     return NodeTokens(inventory.parent)
 
 
+def _for_how_long(inventory: Path) -> None:
+    """A change to the file of one control of several: `lead` has what it comes to."""
+    from llmgw.control.lease import noted
+
+    if elsewhere := noted.elsewhere(inventory):
+        say(
+            f"warning: it counts only if no other control of the same {elsewhere} leads before this box's; "
+            "with control running, `llmgw token` sees to it everywhere"
+        )
+
+
 def _made(where: ask.Peer | Path, name: str | None = None, *, new: bool = False) -> Json:
     if isinstance(where, ask.Peer):
         want = {"name": name, "new": new}
@@ -184,7 +191,11 @@ def _made(where: ask.Peer | Path, name: str | None = None, *, new: bool = False)
     if not urls:
         msg = f"no control that other boxes can reach has run with {where}"
         raise LlmgwError(msg, f"`llmgw token new --operator`, then `{WIDER}`; then this again")
-    made = _file(where).edit(lambda there: node_tokens.added(there, name, new=new))
+    file = _file(where)
+    before = file.now()
+    made = file.edit(lambda there: node_tokens.added(there, name, new=new))
+    if made.name not in before:
+        _for_how_long(where)
     return {"name": made.name, "token": made.token, "urls": list(urls)}
 
 
@@ -208,9 +219,12 @@ def _print(found: Json, output: str) -> None:
     others = [config.pinned(url)[0] for url in found["urls"][1:]]
     if others:
         say(f"control listens on {', '.join(others)} too, for boxes that reach it there")
-    if _near(config.pinned(found["urls"][0])[0]):
+    first = config.pinned(found["urls"][0])[0]
+    if _near(first):
+        port = ask.address(ask.Peer("control", first, "", ""))[1]
+        wider = f"`{WIDER.replace('8801', str(port))}`"
         say(
-            f"control listens on this box alone, so the line is for an agent on this box; for others: `{WIDER}`"
+            f"control listens on this box alone, so the line is for an agent on this box; for others: {wider}"
         )
     elif "--pin" not in lines[0]:
         say("warning: control speaks plain HTTP: the token can be read on its way (--insecure)")

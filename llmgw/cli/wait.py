@@ -110,9 +110,7 @@ def _look(found: Json, name: str, until: str) -> tuple[bool, bool, str]:
     if not model and not replicas:
         if until == "stopped" and "-" in name:
             return True, False, "it is gone"
-        known = ", ".join(sorted(m["name"] for m in found["models"])) or "nothing"
-        msg = f"there is no model or replica called {name!r}"
-        raise LlmgwError(msg, f"known: {known}", code="not_found")
+        raise _unknown(found, name)
     running = [r for r in replicas if r["state"] not in OVER]
     if until == "stopped":
         return not running, False, _said(running) or "nothing of it runs"
@@ -123,6 +121,14 @@ def _look(found: Json, name: str, until: str) -> tuple[bool, bool, str]:
         gave_up and not ready,
         _said(running) or str(model.get("why") or model.get("state")),
     )
+
+
+def _unknown(found: Json, name: str) -> LlmgwError:
+    from llmgw.core.helps import SHOWN
+    from llmgw.core.names import unknown
+
+    known = [m["name"] for m in found["models"]] + [r["replica"] for r in found["replicas"]]
+    return unknown("model or replica", name, known, SHOWN)
 
 
 def _named(found: Json, name: str) -> tuple[Json, list[Json]]:

@@ -35,9 +35,9 @@ def _held(peer: ask.Peer) -> dict[str, os.stat_result]:
 
     Each by its path as that process has it, and by what is right in every mount namespace.
     """
-    from llmgw.agent.ports import holder
+    from llmgw.agent.ports import pid_of
 
-    fds = PROC / holder(ask.address(peer)[1]).split()[1] / "fd"
+    fds = PROC / str(pid_of(ask.address(peer)[1])) / "fd"
     found = {}
     with suppress(OSError):
         for fd in fds.iterdir():

@@ -43,8 +43,9 @@ from llmgw.control.guard import WHO, Guard, Tokens, body, refusal
 from llmgw.control.loop import Control
 from llmgw.control.metrics import exposition
 from llmgw.control.sessions import POLL_S, stamped
+from llmgw.core.names import plain
 from llmgw.core.types.messages import Commands, Events
-from llmgw.core.types.routes import Demand
+from llmgw.core.types.routes import Demand, Heard
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.wire import WireError, decode, decode_report
 
@@ -90,7 +91,7 @@ def _answered(handler: Handler, control: Control) -> Handler:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as e:
-            where = f"{request.method} {verbs.plain(request.url.path, PATH_CHARS)}"
+            where = f"{request.method} {plain(request.url.path, PATH_CHARS)}"
             control.story.log.exception("a request failed", kind="bug", request=where)
             msg = f"{where} failed inside control: {type(e).__name__}"
             return refusal(LlmgwError(msg, "its log has the details", code="bug", status=500))
@@ -102,17 +103,15 @@ def _answered(handler: Handler, control: Control) -> Handler:
 async def _passed_on(request: Request, control: Control) -> Response:
     """Asked of a standby, answered by the leader."""
     path = f"{request.url.path}?{request.url.query}".rstrip("?")
-    headers = request.headers
-    status, said = await peers.passed_on(
-        control, request.method, path, await body(request), headers
-    )
+    told = await body(request)
+    status, said = await peers.passed_on(control, request.method, path, told, request.headers)
     return Response(said, status, media_type="application/json")
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     what = "there is no" if status == 404 else "the method is not the right one for"  # noqa: PLR2004
-    msg = f"{what} {request.method} {verbs.plain(request.url.path, PATH_CHARS)}"
+    msg = f"{what} {request.method} {plain(request.url.path, PATH_CHARS)}"
     said = refusal(
         LlmgwError(msg, "GET /openapi.json lists what there is", code="not_found", status=status)
     )
@@ -235,7 +234,7 @@ class Api:
 
     async def demand(self, request: Request) -> Response:
         await calls.demand(self.control, decode(await body(request), Demand))
-        return _json({"version": self.control.routes.version})
+        return _json(Heard(version=self.control.routes.version, leader=self.control.leader is None))
 
     # -- operators
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgw.catalog.words import nearest
 from llmgw.control.given import whole
 from llmgw.control.loop import Control
-from llmgw.control.verbs import KNOWN, NAME_CHARS, at, kept, leading, plain, unknown
+from llmgw.control.verbs import at, kept, leading, unknown
 from llmgw.core import cordon
+from llmgw.core.helps import SHOWN
+from llmgw.core.names import instead, nearest, plain
 from llmgw.core.types.state import Cordoned, Node, Shard
 from llmgw.errors import LlmgwError, UsageError
 
@@ -76,12 +77,10 @@ def _place(control: Control, name: str, gpu: str) -> cordon.Place:
 
 def _no_gpu(node: Node, name: str, gpu: str) -> LlmgwError:
     there = sorted(node.report.gpus or (), key=lambda g: g.index)
-    known = [f"{name}/{g.index} ({g.uuid})" for g in there[:KNOWN]]
+    known = [f"{name}/{g.index} ({g.uuid})" for g in there]
     near = nearest(gpu, [g.uuid for g in there])
-    asked = plain(gpu, NAME_CHARS)
-    msg = f"node {name} has no GPU {asked}"
-    hint = f"did you mean {name}/{near}?" if near else f"known: {', '.join(known) or 'none'}"
-    return LlmgwError(msg, hint, code="not_found", status=404)
+    hint = instead(f"{name}/{near}" if near else "", known, SHOWN)
+    return LlmgwError(f"node {name} has no GPU {plain(gpu)}", hint, code="not_found", status=404)
 
 
 def _words(control: Control, place: cordon.Place) -> str:

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from llmgw import tls
-from llmgw.catalog.words import nearest
 from llmgw.config import Trust
-from llmgw.control import given, verbs
+from llmgw.control import given
 from llmgw.control.loop import Control
 from llmgw.core.helps import ENDED, SHOWN
+from llmgw.core.names import plain, unknown
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Node
 from llmgw.errors import LlmgwError, UsageError
@@ -50,7 +50,7 @@ async def answer(control: Control, request: Request) -> Response:
         await stream.close()
         if status != NOT_FOUND:
             away.append(f"{name} (it answered {status})")
-    said = verbs.plain(shard, verbs.NAME_CHARS)
+    said = plain(shard)
     if away:
         msg = f"the log of {said} cannot be asked for: {', '.join(away)}"
         hint = "run `llmgw logs` on that box, or give its agent an --address and --listen that control can reach"
@@ -67,13 +67,10 @@ def _nobody(control: Control, shard: str, said: str, *, previous: bool) -> Llmgw
     name = shard.rpartition("/")[0]
     models = control.catalogs.catalog.models
     known = sorted({*models, *(report.shard.rpartition("/")[0] for report in shards)})
-    if name in known:
-        msg, near = f"no agent has a log of {said}", ""
-    else:
-        named = verbs.plain(name, verbs.NAME_CHARS)
-        msg, near = f"there is no model or replica called {named}", nearest(name, known)
-    hint = f"did you mean {near}?" if near else f"{SHOWN}; {ENDED}"
-    return LlmgwError(msg, hint, code="not_found", status=404)
+    run = f"{SHOWN}; {ENDED}"
+    if name not in known:
+        return unknown("model or replica", name, known, run)
+    return LlmgwError(f"no agent has a log of {said}", run, code="not_found", status=404)
 
 
 def _asked(request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from llmgw.catalog.words import nearest
+from llmgw.core.names import unknown
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.routes import RouteKey, RouteTable
@@ -28,6 +28,7 @@ LIMIT_MAX = 1_000_000
 RIGHTS = ("upstream",)
 KEYS_MAX = 1000
 PREFIX = "llmgw-"
+WHAT, LIST = "API key", "`llmgw key list` shows them"
 #: What follows when there is no key any more.
 OPEN = "with none left everybody may ask on loopback, and of a gateway with --insecure; else nobody"
 #: The last table of the gateway on this box (llmgw.gateway.feed).
@@ -104,23 +105,22 @@ def _check(want: Wanted) -> None:
             raise UsageError(msg, f"one of: {', '.join(RIGHTS)}")
 
 
-def unknown(name: str, keys: Keys) -> LlmgwError:
-    near = nearest(name, list(keys))
-    known = ", ".join(sorted(keys)[:20]) or "none"
-    msg = f"there is no API key called {name[:80]!r}"
-    hint = f"did you mean {near}?" if near else f"known: {known}"
-    return LlmgwError(msg, hint, code="not_found", status=404)
-
-
 def without(keys: Keys, name: str, *, last: bool) -> Keys:
     """Taking a right away must not give it to everybody, which is what no key at all may mean."""
     if name not in keys:
-        raise unknown(name, keys)
+        raise unknown(WHAT, name, sorted(keys), LIST)
     if len(keys) == 1 and not last:
         msg = f"{name} is the last API key: {OPEN}"
         hint = "`llmgw key add NAME` makes another first; to mean it: `llmgw key revoke --yes`"
         raise LlmgwError(msg, hint, code="last_key", status=409)
     return {n: k for n, k in keys.items() if n != name}
+
+
+def overruled(ours: Keys, theirs: Keys) -> str:
+    """What of ours is over or another by theirs, "" for nothing; that there are more is what a standby expects."""
+    news = [f"{name} goes" for name in ours if name not in theirs]
+    news += [f"{n} is another" for n in theirs if n in ours and theirs[n] != ours[n]]
+    return ", ".join(news)
 
 
 def unmatched(key: ApiKey, catalog: Catalog) -> list[str]:

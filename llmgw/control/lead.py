@@ -188,6 +188,9 @@ class Leads:
             at, warn = now.iso(now.mono), partial(self.story.tell, "keys", level="warning")
             self.keeper.keys = keys.recalled(self.settings.gateway_dir, at, warn)
         if left is not None:
+            if news := keys.overruled(self.keeper.keys, left.keys):
+                why = f"API keys as the leader before left them: {news}"
+                self.story.tell("keys", why, level="warning")
             self.keeper.keys = left.keys
             # Where nobody has led since, what `llmgw token` wrote meanwhile is the last word.
             ours = memory.epoch and epoch == memory.epoch + 1

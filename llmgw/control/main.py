@@ -16,14 +16,14 @@ from functools import partial
 import uvicorn
 from typing_extensions import override
 
+from llmgw.certificate import Certificate
 from llmgw.config import Address
 from llmgw.control import reach, reloads
 from llmgw.control.api import app
-from llmgw.control.certificate import Certificate
 from llmgw.control.crash import crash
 from llmgw.control.guard import Tokens
 from llmgw.control.keys import ROUTES
-from llmgw.control.lease import Holder, lease
+from llmgw.control.lease import Holder, lease, noted
 from llmgw.control.listen import advertised, bound
 from llmgw.control.loop import Control
 from llmgw.control.settings import ControlSettings
@@ -60,10 +60,12 @@ async def _run(settings: ControlSettings) -> int:
     story = Story()
     make_folder(settings.state_dir)
     store = Store(settings.inventory_path, warn=partial(story.tell, "inventory", level="warning"))
-    certificate = Certificate(reach.pair_of(settings), story)
+    certificate = Certificate(reach.pair_of(settings), partial(story.tell, "certificate"))
     async with AsyncExitStack() as stack:
         held = lease(settings.lease, settings.inventory_path, store, standby=settings.standby)
         stack.callback(held.release)
+        if held.held or held.name != "file":
+            noted.note(settings.inventory_path, held.name)
         listener = service.listener(*settings.listen) or bound(
             settings.listen, "control", "--listen"
         )

@@ -22,12 +22,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from llmgw.catalog.words import nearest
+from llmgw.core.names import unknown
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import NodeReport
 from llmgw.errors import LlmgwError, UsageError
 
 FILE = "node-token"
+WHAT, LIST = "node token", "`llmgw token list` shows them"
 PREFIX = "llmgw-node-"
 TOKENS_MAX = 1000
 #: Of the one word of LLMGW_NODE_TOKEN, or of a file with nothing else in it: all nodes may have it.
@@ -110,10 +111,7 @@ def _new(name: str) -> NodeToken:
 
 def without(tokens: Tokens, name: str) -> Tokens:
     if name not in tokens:
-        near = nearest(name, list(tokens))
-        msg = f"there is no node token called {name[:80]!r}"
-        hint = f"did you mean {near}?" if near else "`llmgw token list` shows them"
-        raise LlmgwError(msg, hint, code="not_found", status=404)
+        raise unknown(WHAT, name, list(tokens), LIST)
     return {n: t for n, t in tokens.items() if n != name}
 
 

@@ -85,9 +85,7 @@ class Change(Struct):
     def may_wait(self, known: Container[str]) -> bool:
         """Nothing is in it but lines of history and what the agents of nodes that are in the file say again."""
         rest = replace(self, nodes={}, events=(), learned=None, draining=None)
-        return not (rest or self.durable or self.ends) and all(
-            name in known for name in self.nodes
-        )
+        return not (rest or self.durable or self.ends) and all(name in known for name in self.nodes)
 
 
 def believed(node: Node) -> NodeReport:

@@ -12,8 +12,9 @@ from llmgw.control.crash import crash
 from llmgw.control.looks import fresh_plan
 from llmgw.control.loop import Control
 from llmgw.control.settings import DIGEST
-from llmgw.control.verbs import NAME_CHARS, leading, plain
+from llmgw.control.verbs import leading
 from llmgw.core.adopt.survey import survey
+from llmgw.core.names import plain
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.state import CatalogLoaded, Confirmed
 from llmgw.errors import CatalogError, LlmgwError, UsageError
@@ -40,7 +41,7 @@ async def reload(
         msg = "confirm goes with the digest of the plan that was looked at"
         raise UsageError(msg, "`llmgw catalog apply` shows it and asks")
     if digest and not DIGEST.fullmatch(digest):
-        msg = f"{plain(digest, NAME_CHARS)!r} is no digest"
+        msg = f"{plain(digest)!r} is no digest"
         raise UsageError(msg, "that of the plan for it: `llmgw adopt --dry-run --catalog FILE`")
 
     try:
@@ -73,7 +74,7 @@ async def reload(
 def _as_shown(control: Control, new: Catalog, digest: str, now: float) -> None:
     found = plan_digest(fresh_plan(control, new, now)[0])
     if found != digest:
-        msg = f"the plan for it is {found} by now, not {plain(digest, NAME_CHARS)}; nothing was changed"
+        msg = f"the plan for it is {found} by now, not {plain(digest)}; nothing was changed"
         raise LlmgwError(msg, "look at it again", code="other_digest", status=409)
 
 

@@ -21,12 +21,12 @@ from llmgw.control import files, rows
 from llmgw.control.crash import crash
 from llmgw.control.files import StoreError, moved_aside
 from llmgw.control.keys import Keys
-from llmgw.control.lease import Flock
+from llmgw.control.lease import Flock, noted
 from llmgw.control.picture import Change, Moment, Picture
 from llmgw.control.rows import EVENTS_KEPT, MIGRATIONS
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport
-from llmgw.errors import EXIT_UNKNOWN
+from llmgw.errors import EXIT_UNKNOWN, LlmgwError
 
 __all__ = [
     "BUSY_S",
@@ -220,7 +220,14 @@ def apply_reports(path: Path, reports: Iterable[NodeReport]) -> None:
 
 
 def edit_keys(path: Path, edit: Callable[[Keys, str], tuple[Keys, T]]) -> T:
-    """With no control running: `edit(keys, now)` gives the keys as they shall be, and the answer."""
+    """With no control running: `edit(keys, now)` gives the keys as they shall be, and the answer.
+
+    Where a lease store has them too they are nobody's to change here: whoever leads next goes by that.
+    """
+    if elsewhere := noted.elsewhere(path):
+        msg = f"the API keys of {path} are kept in {elsewhere} too, by which the next leader goes"
+        hint = "start control, then the same without --inventory; or run control once with --lease file"
+        raise LlmgwError(msg, hint, code="kept_elsewhere", status=409)
     try:
         files.real(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as e:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from llmgw.catalog.words import nearest
 from llmgw.control.looks import fresh_plan
 from llmgw.control.loop import Control
 from llmgw.control.settings import DIGEST
 from llmgw.core import learn
+from llmgw.core import names as wording
+from llmgw.core.helps import SHOWN
+from llmgw.core.names import plain
 from llmgw.core.types.state import Cleared, Confirmed, Ending, NodeForgotten, Paused
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.wire.plan import blocked_digest, plan_digest
 
-#: An operator's reason is a remark in a line, not a text; so is a name that he gives.
+#: An operator's reason is a remark in a line, not a text.
 WHY_CHARS = 200
-NAME_CHARS = 80
-#: So many known names are a help, more of them none.
-KNOWN = 20
 
 Json = dict[str, Any]
 
@@ -34,23 +33,8 @@ def leading(control: Control) -> None:
 
 
 def unknown(what: str, name: str, known: list[str]) -> NoReturn:
-    """404 with the name that was probably meant."""
-    said = plain(name, NAME_CHARS)
-    if not said:
-        msg = f"the name of a {what} is needed, and an empty one was given"
-        raise UsageError(msg, "`llmgw status` shows what there is")
-    near = nearest(name, known)
-    more = ["…"] if len(known) > KNOWN else []
-    some = ", ".join([*known[:KNOWN], *more]) or "none"
-    hint = f"did you mean {near}?" if near else f"known: {some}"
-    msg = f"there is no {what} called {said}"
-    raise LlmgwError(msg, hint, code="not_found", status=404)
-
-
-def plain(text: str, chars: int) -> str:
-    """Somebody's text in one line: it is shown on terminals, where a control character is an order."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= chars else f"{line[: chars - 1]}…"
+    """Of what `status` shows."""
+    raise wording.unknown(what, name, known, SHOWN)
 
 
 def at(control: Control) -> str:

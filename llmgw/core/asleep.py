@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from llmgw.core import cordon
 from llmgw.core.capacity import (
     Held,
     gib,
@@ -21,6 +22,7 @@ from llmgw.core.capacity import (
     taken,
     without_own,
 )
+from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import Refusal, ShardReport
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.sleep import Asleep
@@ -51,6 +53,13 @@ def words(shard: Shard) -> str:
     )
     rest = "" if there.rest_bytes is None else f", {gib(there.rest_bytes)} GiB still used"
     return f"asleep on {shard.node}{freed}{rest}"
+
+
+def stuck(state: State, model: Model, replica: Replica) -> str:
+    """Why a sleeper is not to be woken at all, or ""."""
+    if replica.drift and model.on_change == "roll":
+        return replica.drift
+    return cordon.leaves(state, replica.members)
 
 
 def not_to_be_woken(state: State, held: dict[str, Held], replica: Replica) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from llmgw.core import cordon, idle
 from llmgw.core.idle import in_flight, may_serve
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, Draining, State
+from llmgw.core.types.routes import GATEWAY_GONE_S, GATEWAY_SILENT_S
+from llmgw.core.types.state import Draining, State
 
 #: Reasons of drains that the operator asked for and that no silent gateway holds up.
 ASKED = frozenset({"ending", "operator"})

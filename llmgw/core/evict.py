@@ -10,6 +10,7 @@ The laws, in this order:
 5. Where idle ones are not enough, busy ones of no higher priority yield, each once others have waited for its
    `yield_after`: they take no new requests, finish what is there, and go. Nothing that is served is cut.
 6. The room that becomes free is held for whom it was made.
+7. A sleeper is never in the way of its own model: it wakes once others have gone, or goes for a new one.
 May not stop or start anything, nor remember what it said before: the drains show in the facts.
 """
 
@@ -21,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.core import failed
-from llmgw.core.asleep import asleep, sleeps
+from llmgw.core.asleep import asleep, not_to_be_woken, sleeps, stuck
 from llmgw.core.place import Fleet, Idle, NoRoom, Placement, Room, find
 from llmgw.core.place.fleet import GpuRoom
 from llmgw.core.place.nowhere import bare_boxes, unheard
@@ -87,7 +88,10 @@ def _way(
     lacks = failed.absent(state, model, now)
     _bar(fleet, lacks)
     going = _going(fleet, replicas, leaving)
-    stuck = [r for r in going if any(map(_stuck, r.members))]
+    own = _own(replicas, model, {r.incarnation for r in going})
+    if (way := _instead(fleet, asks, own)) is not None:
+        return way
+    endless = [r for r in going if any(map(_stuck, r.members))]
     ending = [r for r in going if not any(map(_stuck, r.members))]
     if (way := _once(fleet, asks, ending)) is not None:
         return way
@@ -98,9 +102,29 @@ def _way(
     every = fleet.once("others", lambda: everybody(state, replicas, now))
     them = others(every, model, {r.incarnation for r in going})
     by_them = _among(fleet, asks, them, now)
-    if (way := by_them or _once(fleet, asks, stuck)) is not None:
+    if (way := by_them or _once(fleet, asks, endless)) is not None:
         return way
+    going += own
     return _never(fleet, asks, them, going, _absent(asks, lacks[-1], now) if lacks else "")
+
+
+def _instead(fleet: Fleet, asks: Asks, own: list[Replica]) -> Way | None:
+    """Where it goes once its own sleepers have, none of which can wake just now.
+
+    The fleet is without them from here on: what others give back is for one of them to wake in, or for a new one
+    instead of it.
+    """
+    state, held = fleet.state, fleet.held
+    why = [stuck(state, asks.model, r) or not_to_be_woken(state, held, r) for r in own]
+    for n, r in enumerate(own, 1):
+        fleet.free(r)
+        answer = find(fleet, asks.model)
+        if isinstance(answer, Placement):
+            said = [f"asleep, and cannot wake where it lies: {no}; a new one starts" for no in why]
+            go = tuple(zip(own[:n], said, strict=False))
+            more = f"{asks.why}; it goes there once {_names(own[:n])} ended"
+            return Way(more, go=go, hold=answer, then=answer, first=_ids(own[:n]))
+    return None
 
 
 def _once(fleet: Fleet, asks: Asks, going: list[Replica]) -> Way | None:
@@ -148,6 +172,12 @@ def _going(fleet: Fleet, replicas: Collection[Replica], leaving: Collection[str]
     there = {r.incarnation for r in gone}
     more = (rows[i] for i in leaving if i in rows and i not in there)
     return [*gone, *sorted(more, key=lambda r: (r.replica, r.incarnation))]
+
+
+def _own(replicas: Iterable[Replica], model: Model, going: Collection[str]) -> list[Replica]:
+    """The sleepers of the model itself."""
+    mine = (r for r in replicas if r.model == model.name and r.kept and asleep(r))
+    return [r for r in mine if r.incarnation not in going]
 
 
 def _goes(state: State, r: Replica) -> bool:
@@ -229,7 +259,7 @@ def _sentence(asks: Asks, o: Other, now: float) -> str:
     if not o.busy:
         return f"{for_whom}; {_state(o, now)}"
     limit = f"yield_after is {o.model.scaling.yield_after_s:g} s"
-    return f"{for_whom}, {limit}; {o.busy}, which finish first"
+    return f"{for_whom}, {limit}; busy ({o.busy}), what it serves ends first"
 
 
 def _state(o: Other, now: float) -> str:

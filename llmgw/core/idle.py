@@ -11,7 +11,8 @@ from math import ceil
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, GatewayView, State
+from llmgw.core.types.routes import GATEWAY_GONE_S, GATEWAY_SILENT_S
+from llmgw.core.types.state import GatewayView, State
 
 
 def waiting(state: State, model: str) -> int:

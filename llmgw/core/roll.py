@@ -8,6 +8,8 @@ May not stop anything itself, nor for a new one that would find no room.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from llmgw.core.place import Fleet, NoRoom, Placement, find
@@ -22,18 +24,24 @@ LOOKS = 500
 
 
 def step(
-    fleet: Fleet, model: Model, replicas: list[Replica], before: int = 0
+    fleet: Fleet,
+    model: Model,
+    replicas: list[Replica],
+    before: int = 0,
+    ending: Collection[str] = (),
 ) -> RollReplica | Wait | None:
     """The next replica of the model to roll; None: nothing drifted, or the model is not whole.
 
     `replicas` are the kept ones, those on their way out left out; `before`: how many of others are rolled or wait for
-    other starts by what this pass says. The fleet is left as it was.
+    other starts by what this pass says; `ending`: those of the model that it ends, and where: their room is about to be
+    free, and they are away like those on their way out. The fleet is left as it was.
     """
     state = fleet.state
     old = _oldest_drift(model, replicas)
     if old is None:
         return None
     leaving = fleet.once("leaving", lambda: _on_their_way_out(state)).get(model.name, [])
+    leaving = list(dict.fromkeys([*leaving, *ending]))
     away = _away(model, replicas, leaving)
     if away and not _may_go_on(model, replicas, away):
         return _behind(model, replicas, old, leaving)
@@ -64,7 +72,9 @@ def _many(profile: Profile) -> NoRoom:
     return NoRoom(profile.name, why, soon=True)
 
 
-def surplus(state: State, model: Model, replicas: list[Replica]) -> Replica | None:
+def surplus(
+    state: State, model: Model, replicas: list[Replica], ending: Collection[str] = ()
+) -> Replica | None:
     """The old one to drain now that its replacement is ready, where `max` alone would keep both.
 
     One at a time: with room for two and none asked for, the second would go while the first still ends.
@@ -73,7 +83,7 @@ def surplus(state: State, model: Model, replicas: list[Replica]) -> Replica | No
         return None
     if not all(r.complete_and_ready for r in replicas):
         return None
-    old = _oldest_drift(model, replicas)
+    old = None if ending else _oldest_drift(model, replicas)
     return old if old is not None and not _on_their_way_out(state).get(model.name) else None
 
 

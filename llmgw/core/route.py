@@ -85,10 +85,17 @@ def shards_of(survey: Judged, replica: Replica) -> tuple[Shard, ...]:
     found = {s.rank: s for s in replica.members}
     if replica.held:
         for v in survey.verdicts:
-            named = v.shard.report.incarnation or v.shard.report.replica  # an older agent's (F55)
-            if v.verdict == "hold" and named in (replica.incarnation, replica.replica):
+            if v.verdict == "hold" and _is_of(survey, v.shard, replica):
                 found.setdefault(v.shard.rank, v.shard)
     return tuple(found[rank] for rank in sorted(found) if rank in range(replica.want))
+
+
+def _is_of(survey: Judged, shard: Shard, replica: Replica) -> bool:
+    """An older agent leaves the incarnation out (F55): its shard is of that name's where it makes none by itself."""
+    if shard.report.incarnation or shard.incarnation == replica.incarnation:
+        return shard.incarnation == replica.incarnation
+    alike = shard.report.replica == replica.replica
+    return alike and all(r.incarnation != shard.incarnation for r in survey.replicas)
 
 
 def _route(state: State, model: Model, replica: Replica, survey: Judged) -> RouteReplica | None:
@@ -112,6 +119,7 @@ def _route(state: State, model: Model, replica: Replica, survey: Judged) -> Rout
         api_key=(lead.api_key or "") if profile.upstream_key else "",
         upstream_model=lead.served_name or "",
         unheard=any(_may_sleep(state, s) for s in shards),
+        sleeps=any(s.report.sleep for s in shards),
     )
 
 

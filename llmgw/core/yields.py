@@ -17,6 +17,9 @@ from llmgw.core.types.messages import STARTING
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.state import State
 
+#: A gateway that waits has a new table long before: whoever waited for the load is on it by then.
+REACHED_S = 10.0
+
 
 class Other(Struct, frozen=True):
     """One that could go. `stays`: why not yet; `order`: the lowest goes first."""
@@ -82,11 +85,11 @@ def _other(state: State, model: Model, r: Replica, now: float) -> Other:
         model=model,
         order=(scaling.priority, used_s(state, r), cost, r.incarnation),
         busy=idle.busy(state, r, now),
-        stays=_stays(model, r, now),
+        stays=_stays(state, model, r, now),
     )
 
 
-def _stays(model: Model, r: Replica, now: float) -> str:
+def _stays(state: State, model: Model, r: Replica, now: float) -> str:
     """Why it is left alone for the moment, busy or not; or ""."""
     if any(s.report.state in STARTING for s in r.members):
         return "loads"
@@ -98,6 +101,9 @@ def _stays(model: Model, r: Replica, now: float) -> str:
     left_s = 0.0 if loaded_s is None else loaded_s + model.scaling.min_up_s - now
     if left_s > 0:
         return f"came up a short while ago and stays {left_s:.0f} s more (min_up)"
+    waits = idle.waiting(state, model.name)
+    if waits and loaded_s is not None and now - loaded_s < REACHED_S:
+        return f"has just come up, {waits} waiting for it"
     return ""
 
 

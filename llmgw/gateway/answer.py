@@ -13,7 +13,7 @@ from typing import Protocol
 from llmgw.gateway import http1, openai
 from llmgw.gateway.http1 import Request
 from llmgw.gateway.openai import EVENTS, ProblemError
-from llmgw.gateway.reply import ReplyReader
+from llmgw.gateway.reply import BODILESS, ReplyReader
 
 #: Browsers are clients too: keys are the guard here, not origins (contract/http.md).
 CORS = (
@@ -25,7 +25,7 @@ STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-s
 REFUSAL_BYTES = 64 * 1024
 CLOSE = b"connection: close\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
-NO_CONTENT = 204
+UNAUTHORIZED = 401
 
 
 class Client(Protocol):
@@ -107,6 +107,8 @@ class Answer:
     def refuse(self, problem: ProblemError, dialect: str) -> None:
         retry = problem.retry_after_s
         headers = openai.JSON if retry is None else b"%bretry-after: %d\r\n" % (openai.JSON, retry)
+        if problem.status == UNAUTHORIZED:  # which names the scheme (RFC 9110 15.5.2)
+            headers += b"www-authenticate: Bearer\r\n"
         body = openai.error_body(problem, dialect, self.request_id.decode())
         self.whole(problem.status, headers + problem.headers, body)
 
@@ -157,7 +159,7 @@ class Answer:
         elif reader.length is None:
             self.keep_alive = False  # the end of the connection is the end of the body
             framing = b""
-        elif reader.status == NO_CONTENT:
+        elif reader.status in BODILESS:
             framing = b""
         else:
             framing = b"content-length: %d\r\n" % reader.length

@@ -19,6 +19,7 @@ from llmgw.gateway.breaker import SILENT_S
 from llmgw.gateway.elsewhere import ELSEWHERE
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.queue import Queue
+from llmgw.gateway.word import ALWAYS, Word
 
 #: A replica may be so much busier than the average for the sake of its cache.
 BUSIER = 1.25
@@ -60,7 +61,7 @@ class Target:
 
     @property
     def ready(self) -> int:
-        return sum(not e.draining for e in self.endpoints)
+        return sum(e.usable for e in self.endpoints)
 
     @property
     def room(self) -> int:
@@ -87,14 +88,20 @@ class Target:
     @property
     def failing(self) -> str:
         """Why no replica can be reached, where the table says that there are some; else empty."""
-        ready = [e for e in self.endpoints if not e.draining]
+        ready = [e for e in self.endpoints if e.usable]
         return ready[0].breaker.why if ready and all(e.breaker.open for e in ready) else ""
+
+    @property
+    def unsure(self) -> list[Endpoint]:
+        """Those that may sleep by now, for all that a gateway knows which no control answers."""
+        return [e for e in self.endpoints if e.word.lapsed and not e.draining]
 
     def others(self, endpoint: Endpoint) -> bool:
         """Whether another replica can serve, and has a place free."""
         return any(
             e.in_flight < self.route.max_in_flight
-            and not (e is endpoint or e.draining or e.breaker.open)
+            and not (e is endpoint or e.breaker.open)
+            and e.usable
             for e in self.endpoints
         )
 
@@ -124,11 +131,14 @@ class Target:
         if len(self.endpoints) == 1:
             only = self.endpoints[0]
             taken = only.in_flight >= limit or now < only.breaker.until or only.draining
-            return None if taken or only in tried else only
+            return None if taken or now >= only.word.until or only in tried else only
         free = [
             e
             for e in self.endpoints
-            if e.in_flight < limit and now >= e.breaker.until and not e.draining and e not in tried
+            if e.in_flight < limit
+            and e.breaker.until <= now < e.word.until
+            and not e.draining
+            and e not in tried
         ]
         if len(free) <= 1:
             return free[0] if free else None
@@ -238,6 +248,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self.table: RouteTable | None = None
+        #: control's, of what may be put to sleep
+        self.word = Word()
         self.targets: dict[str, Target] = {}
         #: no longer in the table, with requests still in flight
         self.retired: dict[Endpoint, Key] = {}
@@ -263,6 +275,7 @@ class Fleet:
                     self._known.get(key) or self._again(key) or self.make_endpoint(r)
                 )
                 endpoint.update(r)
+                endpoint.word = self.word if r.sleeps else ALWAYS
                 target.endpoints.append(endpoint)
         gone = [t for name, t in self.targets.items() if name not in targets]
         for target in gone:

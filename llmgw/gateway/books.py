@@ -45,7 +45,6 @@ class Ended(msgspec.Struct, gc=False):
     why: str
     tail: bytes
     wait_s: float | None
-    waited_s: float
     gap_s: float | None
 
 
@@ -96,7 +95,7 @@ class Access:
                     answer.sent,
                     e.seconds * 1000,
                     e.first_s * 1000,
-                    e.waited_s * 1000,
+                    (e.wait_s or 0.0) * 1000,
                     e.end,
                     f" why={_plain(e.why)}" if e.why else "",
                 )

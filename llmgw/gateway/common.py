@@ -4,6 +4,10 @@ Answers for: a limit that holds over all of them (without it, N workers give N t
 own column only, and nobody waits for a lock: a worker that was stopped or killed holds nobody up, and what it had is
 out of the count once it has not been heard of for `ALIVE_S`. It may not know what is counted.
 
+A limit is kept by asking before looking: of two that do so at once one at least sees the other. That one of them has
+the last place, and not neither, is by their order: the first keeps it, once the other has stepped back. Nobody can be
+made to do so without a lock, thus it is waited for a few looks long and no longer.
+
 A row is free again when no worker that lives holds it, and its time is over. Of two that take one at the same moment
 the name of one is lost: whoever misses its own, at the next second, moves.
 """
@@ -18,20 +22,24 @@ import os
 ROWS = 4096
 #: A name is in one of so many rows, or in none.
 STEPS = 256
+#: So often is looked whether another one, asked at the same moment, steps back: some tenths of a millisecond.
+LOOKS = 50
 #: A worker says each second that it lives.
 ALIVE_S = 5.0
 CELL = 8
-#: What a row has before the columns: its name and a time. A column is 0 where its worker does not hold the row.
+#: What a row has before the columns: its name and a time. A column is 0 where its worker does not hold the row; else
+#: one more than its count, below 0 while the last of it is asked for and not had yet.
 HEAD = 2
 
 
 class Cell:
     """A row as one process holds it, for as many as count there."""
 
-    __slots__ = ("at", "common", "holders", "name", "total")
+    __slots__ = ("asks", "at", "common", "holders", "name", "total")
 
     def __init__(self, common: Common, name: int) -> None:
         self.name = name
+        self.asks = False
         self.holders = 0
         self.total = 0
         self.settle(common)
@@ -44,8 +52,8 @@ class Cell:
         self.common.counts[self.at] = self.name
 
     def write(self) -> None:
-        common = self.common
-        common.counts[self.at + HEAD + common.index] = self.total + 1
+        common, count = self.common, self.total + 1
+        common.counts[self.at + HEAD + common.index] = -count if self.asks else count
 
     def leave(self) -> None:
         common = self.common
@@ -137,17 +145,56 @@ class Row:
 
     def put(self, count: int) -> None:
         """How many are ours."""
+        self._say(count, asks=False)
+
+    def claim(self, count: int, limit: float, now: float) -> bool:
+        """One more is ours, `count` then, where all together stay within the limit; else it is as it was."""
+        self.ask(count)
+        said = None
+        for _ in range(LOOKS):
+            said = self.answer(limit, now)
+            if said is not None:
+                break
+            os.sched_yield()  # who steps back may need our core for it
+        self.put(count if said else count - 1)
+        return bool(said)
+
+    def ask(self, count: int) -> None:
+        """Said before it is looked at: whoever comes later sees it."""
+        self._say(count, asks=True)
+
+    def _say(self, count: int, *, asks: bool) -> None:
         cell = self._cell
+        cell.asks = asks
         cell.total += count - self._mine
         self._mine = count
         cell.write()
 
+    def answer(self, limit: float, now: float) -> bool | None:
+        """Whether what was asked for is ours; None: it depends on one that asks as well.
+
+        One before us in the order has what it asks for, as far as we are concerned. One behind us sees us and steps
+        back, or had looked before we asked and has it: that is seen as soon as it asks no longer.
+        """
+        common, first = self._cell.common, self._cell.at + HEAD
+        taken = behind = 0
+        for i in range(common.workers):
+            count = common.counts[first + i]
+            if count and i != common.index and now - common.times[i] < ALIVE_S:
+                asks = count < 0 and i > common.index
+                taken += abs(count) - 1 - asks
+                behind += asks
+        total = self._cell.total
+        if total + taken > limit:
+            return False
+        return True if total + taken + behind <= limit else None
+
     def others(self, now: float) -> int:
-        """How many are those of the other workers, of such as live."""
+        """How many are those of the other workers, of such as live; asked for is as good as had."""
         common, first = self._cell.common, self._cell.at + HEAD
         total = 0
         for i in range(common.workers):
-            count = common.counts[first + i]
+            count = abs(common.counts[first + i])
             if count > 1 and i != common.index and now - common.times[i] < ALIVE_S:
                 total += count - 1
         return total

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from llmgw.core.types.routes import RouteReplica
 from llmgw.gateway.breaker import Breaker
 from llmgw.gateway.reply import Seen
+from llmgw.gateway.word import ALWAYS
 
 READY = "ready"
 #: So many answers are kept to tell how fast it is.
@@ -54,6 +55,7 @@ class Endpoint:
         "tunnels",
         "upstream_model",
         "weight",
+        "word",
     )  # fmt: skip
 
     def __init__(self, route: RouteReplica) -> None:
@@ -75,6 +77,8 @@ class Endpoint:
         #: nothing was in flight then, or it said no; see `quiet_s`
         self.heard_at: float | None = None
         self.breaker = Breaker()
+        #: for how long it may be asked: `Fleet` gives its own to what may be put to sleep
+        self.word = ALWAYS
         self.seen = Seen()
         #: (when, seconds to the first byte) of its last answers, and what `outlier` makes of them
         self.firsts: deque[tuple[float, float]] = deque(maxlen=WINDOW)
@@ -89,6 +93,11 @@ class Endpoint:
         self.upstream_model = route.upstream_model
         key = route.api_key.encode()
         self.authorization = b"authorization: Bearer %b\r\n" % key if key else b""
+
+    @property
+    def usable(self) -> bool:
+        """The table offers it, and control's word holds for it."""
+        return not (self.draining or self.word.lapsed)
 
     def left(self, now: float) -> bool:
         """One request less; True when control waits to hear of it: nothing is left here."""

@@ -4,8 +4,7 @@ Answers for: who may ask, the wait while a model loads, repeating only what is s
 may not know sockets or the clock: a client, an engine's connection and the time are passed in.
 
 Laws:
-- The place on a replica is taken in `assign` and given back in `_leave_endpoint`, nowhere else; every way out passes
-  `_close_books`, which calls it.
+- Every way out passes `_close_books`, which gives back what `turn` has taken.
 - Nothing is repeated once a byte of the answer has arrived, or a byte of it has been sent.
 - A stream that we opened (200 and comments) ends with an event: an error event where there is no answer.
 """
@@ -14,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from typing_extensions import override
+
 from llmgw.gateway import answer, local, openai, outgoing, problems, raw, tunnel
 from llmgw.gateway.admit import admit, prefix
 from llmgw.gateway.answer import Answer, Client
@@ -21,29 +22,23 @@ from llmgw.gateway.balance import Target
 from llmgw.gateway.books import Ended
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.keys import Use
 from llmgw.gateway.openai import ProblemError
 from llmgw.gateway.outgoing import Upstream
-from llmgw.gateway.queue import share
 from llmgw.gateway.reply import ReplyReader
 from llmgw.gateway.state import Gateway
+from llmgw.gateway.turn import Turn
 from llmgw.gateway.usage import TAIL_BYTES
-from llmgw.gateway.wait import Wait
 
 #: A request that two engines died of is not given to a third.
 DEATHS_MAX = 2
-OK, CLIENT_LEFT, SERVER_ERROR, BAD_GATEWAY, UNAVAILABLE = 200, 499, 500, 502, 503
-NOBODY, NO_API = Target(""), openai.Api()
+OK, TOO_MANY, CLIENT_LEFT, SERVER_ERROR, BAD_GATEWAY, UNAVAILABLE = 200, 429, 499, 500, 502, 503
+NOBODY = Target("")
 
 
-class Exchange:
+class Exchange(Turn):
     """All that one needs at any time has its place from the start (`tests/gateway/test_cost.py` says why)."""
 
-    __slots__ = (
-        "_api", "_asked", "_asked_at", "_began", "_client", "_deaths", "_first_s", "_gateway", "_over", "_pieces",
-        "_replica", "_request", "_tail", "_target", "_tried", "_use", "_wait", "_waited_s", "_why", "answer",
-        "endpoint", "prefix", "upstream", "who",
-    )  # fmt: skip
+    __slots__ = ("_deaths", "_first_s", "_over", "_pieces", "_request", "_tail")
 
     def __init__(self, gateway: Gateway, client: Client, request: Request) -> None:
         self._gateway = gateway
@@ -52,20 +47,17 @@ class Exchange:
         self._began = gateway.clock()
         request_id = gateway.request_id(request.own.get(b"x-request-id"))
         self.answer = Answer(client, request, request_id, keep_alive=not gateway.stopping)
-        self.endpoint: Endpoint | None = None
-        self.upstream: Upstream | None = None
-        self.prefix: int | None = None
-        self._api = NO_API
-        self._asked: outgoing.Asked
-        self._use: Use | None = None
+        self.endpoint = self.upstream = self.prefix = None
+        self._api = openai.NO_API
+        self._use = None
         self._target = NOBODY
         self._over = False
-        self._tried: tuple[Endpoint, ...] = ()
+        self._tried = ()
         self._deaths = 0
-        self._wait: Wait | None = None
+        self._wait = None
         self._asked_at = self._waited_s = self._first_s = 0.0
         self._pieces = -1
-        self.who = self._replica = self._why = ""
+        self.who = self._replica = self._why = self._key = ""
         self._tail = b""
 
     def begin(self) -> None:
@@ -74,6 +66,7 @@ class Exchange:
         api = api or raw.api(request.path, request.method)
         try:
             if api is None:
+                self._api = openai.of(request.path)
                 reply = local.respond(self._gateway, request, loopback=self._client.loopback)
                 self.answer.whole(*reply)
                 self._finish("ok", keep_alive=True)
@@ -87,82 +80,6 @@ class Exchange:
         except ProblemError as problem:
             self._refuse(problem)
 
-    # -- a replica, or the wait for one
-
-    def _choose(self, now: float) -> None:
-        target = self._target
-        endpoint = None
-        if not target.waiting.size:
-            self._asked_at = now
-            endpoint = target.choose(now, self._tried, self.prefix)
-        if endpoint is None:
-            self._queue()
-        else:
-            self.assign(endpoint)
-
-    def assign(self, endpoint: Endpoint) -> None:
-        """A place on `endpoint` is ours from here on."""
-        if self._wait is not None:
-            self._asked_at = self._gateway.clock()
-            self._waited_s = self._asked_at - self._wait.since
-        if endpoint.breaker.open:
-            endpoint.breaker.let_through(self, self._asked_at)
-        endpoint.in_flight += 1
-        self.endpoint = endpoint
-        self._replica = endpoint.replica
-        # What may not be repeated gets a connection of its own: of one that was idle, nobody can tell whether it was
-        # closed before the request came.
-        self._gateway.connect(endpoint, self, fresh=not self._api.repeats)
-
-    def _leave_endpoint(self, now: float) -> None:
-        endpoint, self.endpoint, self.upstream = self.endpoint, None, None
-        if endpoint is None:
-            return
-        if endpoint.breaker.open:
-            endpoint.breaker.no_answer(self, now)
-        if endpoint.left(now):
-            self._gateway.emptied(endpoint)
-        if self._target.waiting.size:
-            self._gateway.pump(self._target)
-
-    def _queue(self) -> None:
-        target, gateway = self._target, self._gateway
-        if target.gave_up:
-            raise problems.failed(target)
-        waiting = target.waiting
-        again = self._wait is not None
-        if not again:
-            use = self._use
-            self.who = f"key {use.key.id}" if use is not None else self._client.peer
-            held, room = waiting.held(self.who), target.room
-            if len(waiting) >= room:
-                raise problems.queue_full(target)
-            if held >= share(room):
-                raise problems.share_used(target, held)
-            if not target.ready:
-                gateway.meter.model(target.name).wakeups += 1
-            self._wait = Wait(target, self._began, gateway.clock())
-        self._tried = ()
-        waiting.add(self, again=again)
-        if len(waiting) == 1:
-            gateway.changed()
-
-    def _stop_waiting(self) -> None:
-        waiting = self._target.waiting
-        if self in waiting:
-            waiting.remove(self)
-            if not waiting:
-                self._gateway.changed()
-
-    def tick(self, now: float) -> None:
-        """Called each second while waiting: gives up, or tells a streaming client that it still waits."""
-        assert self._wait is not None
-        problem = self._wait.problem(now)
-        if problem is not None:
-            self._refuse(problem)
-        elif self._asked.stream and (comment := self._wait.comment(now)):
-            self.answer.comment(comment)
-
     # -- an engine; its connection calls these
 
     def connected(self, upstream: Upstream) -> None:
@@ -174,7 +91,13 @@ class Exchange:
         asked = self._asked
         name = endpoint.upstream_model
         if name and name != asked.model and not self._api.raw:
-            target, body = outgoing.renamed(request, name, asked, self._api)
+            try:
+                target, body = outgoing.renamed(request, name, asked, self._api)
+            except ProblemError as problem:
+                upstream.release()
+                self.upstream = None
+                self._refuse(problem)
+                return
         else:
             target, body = asked.target, (request.body,)
         head = outgoing.head(request, endpoint, target, body, self.answer.request_id)
@@ -189,35 +112,13 @@ class Exchange:
         if not self._over:
             self._try_elsewhere(why)
 
-    def _try_elsewhere(self, why: str) -> None:
-        endpoint = self.endpoint
-        assert endpoint is not None
-        self._failed(endpoint, why)
-        self._gateway.meter.count("retries")
-        self._tried = (*self._tried, endpoint)
-        now = self._gateway.clock()
-        self._leave_endpoint(now)
-        try:
-            self._choose(now)
-        except ProblemError as problem:
-            self._refuse(problem)
-
-    def _failed(self, endpoint: Endpoint, why: str) -> None:
-        self._why = f"{endpoint.replica} {why}"
-        if endpoint.breaker.failed(self._why, self._gateway.clock()):
-            self._gateway.meter.count("breaker_opened")
-
     def answered(self, upstream: Upstream, first: bytes) -> Callable[[bytes], None] | None:
         """The head of the answer is here, and `first` of its body; gives where the rest of it goes."""
         endpoint, reader = self.endpoint, upstream.reader
         assert endpoint is not None
-        if reader.status >= SERVER_ERROR and not self._api.raw:
-            if self._erred(upstream, endpoint, reader.status):
-                return None
-        elif endpoint.breaker.open:
-            endpoint.breaker.worked()
-            if self._target.waiting:
-                self._gateway.pump(self._target)
+        doubtful = reader.status >= TOO_MANY or endpoint.breaker.open
+        if doubtful and self._elsewhere(upstream, endpoint, reader.status):
+            return None
         self._free_body()
         if self._gateway.stopping:
             self.answer.keep_alive = False
@@ -228,6 +129,8 @@ class Exchange:
             if len(self._target.endpoints) > 1:
                 endpoint.firsts.append((now, now - self._asked_at))
         if not self.answer.opened and not reader.switched:
+            if self._use is not None and self._use.limited:
+                return self._counted(reader, endpoint, first)
             self.answer.relay(reader, endpoint.name, first)
             return self.answer.write
         return self._special(upstream, endpoint, first)
@@ -245,6 +148,31 @@ class Exchange:
         rest = self.answer.emit if good else self.answer.collect
         rest(first)
         return rest
+
+    def _counted(
+        self, reader: ReplyReader, endpoint: Endpoint, first: bytes
+    ) -> Callable[[bytes], None]:
+        """The same for a key with limits."""
+
+        def write(data: bytes) -> None:
+            if reader.done:
+                self._give_back()
+            self.answer.write(data)
+
+        if reader.done:
+            self._give_back()
+        self.answer.relay(reader, endpoint.name, first)
+        return write
+
+    def _elsewhere(self, upstream: Upstream, endpoint: Endpoint, status: int) -> bool:
+        """What the head of an answer tells of its replica; whether the request went to another one for it."""
+        if status >= SERVER_ERROR and not self._api.raw:
+            return self._erred(upstream, endpoint, status)
+        if endpoint.breaker.open:
+            endpoint.breaker.worked()
+            if self._target.waiting:
+                self._gateway.pump(self._target)
+        return status == TOO_MANY and self._full(upstream, endpoint)
 
     def _erred(self, upstream: Upstream, endpoint: Endpoint, status: int) -> bool:
         """An answer of 5xx; whether the request went elsewhere for it."""
@@ -281,9 +209,13 @@ class Exchange:
             self._tail = self.answer.tail(TAIL_BYTES)
         if self.answer.collected is not None:
             said = bytes(self.answer.collected)
+            self._why = (
+                f"{endpoint.replica} answered {status}"  # and no more: it may quote the prompt
+            )
             self._end_with(problems.engine_refused(self._target, status, said))
             return
         if self.answer.opened:
+            self._give_back()
             self.answer.end_stream()
         self._finish("ok", keep_alive=upstream.reader.tidy)
 
@@ -342,9 +274,11 @@ class Exchange:
     def _end_with(self, problem: ProblemError) -> None:
         """Ends a stream that has begun with an error event."""
         self._why = self._why or problem.message
+        self._give_back()
         self.answer.error_event(problem, self._api.dialect)
         self._finish("broken", keep_alive=False)
 
+    @override
     def _refuse(self, problem: ProblemError) -> None:
         """Ends the request with a no."""
         self._stop_waiting()
@@ -353,6 +287,7 @@ class Exchange:
         if self.answer.opened:
             self._end_with(problem)
             return
+        self._give_back()
         self.answer.refuse(problem, self._api.dialect)
         self._finish("refused", keep_alive=True)
 
@@ -377,6 +312,7 @@ class Exchange:
         self._leave_endpoint(now)
         if use is not None:
             use.end()
+            self._key = use.key.id
         seconds, first_s = now - self._began, self._first_s
         wait_s = None if self._wait is None else self._waited_s or seconds
         pieces = out.pieces - self._pieces if self._pieces >= 0 and self._asked.stream else 0
@@ -387,14 +323,13 @@ class Exchange:
                 out,
                 self._target.name,
                 self._replica,
-                use.key.id if use is not None else "",
+                self._key,
                 seconds,
                 first_s,
                 end,
                 self._why,
                 self._tail,
                 wait_s,
-                self._waited_s,
                 gap_s,
             )
         )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from llmgw import tls, wire
 from llmgw.config import Address, Trust, pinned
-from llmgw.core.types.routes import RouteReplica, RouteTable
+from llmgw.core.types.routes import GATEWAY_WORD_S, Heard, RouteReplica, RouteTable
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.settings import GatewaySettings
 from llmgw.gateway.state import Gateway
@@ -55,6 +55,8 @@ class Control:
         #: it was told of this process, or does not answer
         self.tried = asyncio.Event()
         self.up: bool | None = None
+        #: nothing listens there, by what was tried last
+        self.none = False
         self.away = asyncio.Event()
 
     @property
@@ -81,6 +83,7 @@ class Feed:
         self._from_disk = False
         self._saving: asyncio.TimerHandle | None = None
         self._ended = False
+        self._unsure = False
         #: a control has given us a table since this process began
         self.told = asyncio.Event()
         gateway.on_change.append(self._changed)
@@ -257,6 +260,7 @@ class Feed:
             control.changed.clear()
             posted = await self._post_once(control, POST_S)
             control.tried.set()
+            self._word()
             if posted:
                 failures = 0
                 await _soon(control.changed.wait, DEMAND_S)
@@ -264,12 +268,36 @@ class Feed:
                 failures += 1
                 await asyncio.sleep(jitter(failures))
 
+    def _word(self) -> None:
+        """Said once: why engines that run are not asked."""
+        fleet, now = self._gateway.fleet, self._gateway.clock()
+        silent_s = fleet.word.silent_s(now)
+        unsure = sorted(e.replica for t in fleet.targets.values() for e in t.unsure)
+        if not fleet.word.lapsed and self._unsure:
+            self._unsure = False
+            self._log.info("control has given its word again: what it may put to sleep is asked")
+        elif unsure and silent_s >= GATEWAY_WORD_S and not self._unsure:
+            self._unsure = True
+            why = f"no control that leads has answered for {silent_s:.0f} s, and may have put it to sleep"
+            self._log.warning("what may sleep is asked nothing new", replicas=unsure, why=why)
+
     async def _post_once(self, control: Control, limit_s: float) -> bool:
         async with control.turn:
             if self._ended:
                 return True  # the last words are said
+            began = self._gateway.clock()
             body = wire.encode(self._gateway.demand())
-            return await self._call(control, "POST", DEMAND, body, limit_s) is not None
+            answer = await self._call(control, "POST", DEMAND, body, limit_s)
+            if answer is None:
+                if all(c.none for c in self.controls):
+                    self._gateway.alone(began)
+                return False
+            try:
+                self._gateway.heard(began, wire.decode(answer[1], Heard))
+            except wire.WireError as e:
+                self._down(control, f"its answer to POST {DEMAND} cannot be read: {e}")
+                return False
+            return True
 
     async def last_words(self) -> None:
         """Tells every control that this process serves nobody any more, instead of leaving it to guess for a minute."""
@@ -318,12 +346,14 @@ class Feed:
             f"content-length: {len(body)}\r\n\r\n"
         )
         fetch = Fetch(self._dialer, endpoint, head.encode(), body)
+        control.none = False
         try:
             async with asyncio.timeout(limit_s):
                 return await fetch.result()
         except TimeoutError:
             self._down(control, f"no answer to {what} within {limit_s:.0f} s")
         except OSError as e:
+            control.none = isinstance(e, ConnectionRefusedError)
             why = f"it {e}"
             if control.in_clear and await asyncio.to_thread(
                 tls.speaks, endpoint.host, endpoint.port

@@ -6,6 +6,7 @@ know sockets, models or the clock.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -29,6 +30,10 @@ OWN_HEADERS = frozenset(
 )
 #: Of two of these, who stands before us may have read the other one.
 ONCE = (b"host", b"transfer-encoding")
+#: What cannot stand in a host and its port (RFC 9112 3.2).
+_host = re.compile(rb"[^\s/?#@,\\]*").fullmatch
+#: The scheme and host of a target in absolute form, as sent to a proxy.
+_origin = re.compile(rb"https?://[^/?]*", re.IGNORECASE).match
 STATUS_LINES = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 #: With one of these a head is read by the parser, each time.
 UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer"))
@@ -86,8 +91,9 @@ class Request(msgspec.Struct, eq=False):
 
 
 def begun(method: bytes, target: bytes, own: dict[bytes, bytes], forward: list[bytes]) -> Request:
-    if target.startswith((b"http://", b"https://")):  # absolute form, as sent to a proxy
-        target = b"/" + target.split(b"//", 1)[1].partition(b"/")[2]
+    if not target.startswith(b"/") and (found := _origin(target)) is not None:
+        target = target[found.end() :]
+        target = target if target.startswith(b"/") else b"/" + target
     return Request(method, target, target.partition(b"?")[0], own, forward)
 
 
@@ -101,6 +107,7 @@ class RequestReader:
     def __init__(self, budget: Budget, body_limit: int = BODY_BYTES) -> None:
         self.ready: deque[Request] = deque()
         self.error: Refused | None = None
+        self._refused: Request | None = None
         self.continue_wanted = False
         self._budget = budget
         self._body_limit = body_limit
@@ -141,11 +148,8 @@ class RequestReader:
             data = self._more(data)
         if not self.partial and not self._last and self.error is None:
             known = self._known
-            if (
-                known is not None
-                and (length := known.length(data)) > 0
-                and self._again(data, length)
-            ):
+            length = known.length(data) if known is not None else 0
+            if length > 0 and self._again(data, length):
                 return
             end = data.find(HEAD_END, 0, memo.HEAD_MAX)
             self._candidate = data[: end + 4] if end > 0 else b""
@@ -231,7 +235,14 @@ class RequestReader:
     def _refuse(self, status: int, message: str) -> None:
         if self.error is None and not self._last:
             self._release()
+            self._refused = self.told()
             self.error = Refused(status, message)
+
+    def told(self) -> Request:
+        """What is known of a request that is refused, for the words and the log."""
+        own = {name.lower(): value for name, value in self._headers}
+        method = self._parser.get_method() if self._target else b"-"
+        return self._refused or self._request or begun(method, self._target, own, [])
 
     def _without_upgrade(self, rest: bytes) -> bytes:
         """The bytes to parse instead of a request that offers an upgrade we decline (RFC 9110 7.8).
@@ -310,8 +321,11 @@ class RequestReader:
         length = own.get(b"content-length")
         if length is not None and int(length) > self._body_limit:
             return Refused(413, f"the body is larger than {self._body_limit} bytes")
+        host = own.get(b"host")
+        if host is not None and _host(host) is None:
+            return Refused(400, "bad request: the Host header is none")
         if version == "1.1":
-            if b"host" not in own:
+            if host is None:
                 return Refused(400, "bad request: no Host header")
         elif version != "1.0":
             return Refused(505, f"HTTP/{version} is not spoken here, only 1.1 and 1.0")

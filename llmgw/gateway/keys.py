@@ -51,14 +51,12 @@ class Use:
             return
         limits = self.key.limits
         most = limits.get("in_flight")
-        if most is not None:
-            # First taken, then counted: of two workers that take the last place at once neither sees it free.
-            self.row.put(self.in_flight)
+        # Of two workers that take the last place at once one has it.
+        if most is not None and not self.row.claim(self.in_flight, most, now):
             before = self.in_flight - 1 + self.row.others(now)
-            if before >= most:
-                self.end()
-                why = f"{before} requests in flight, and {most:g} is its limit"
-                raise self._refused(why, 1)
+            self.end()
+            why = f"{before} requests in flight, and {most:g} is its limit"
+            raise self._refused(why, 1)
         rate = limits.get("per_minute")
         if rate is not None:
             # Each request takes its share of a minute, from now or from where the last one's ends (GCRA, as in ATM).

@@ -5,6 +5,7 @@ Answers for: every word that a client reads from the gateway itself. It may not 
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -49,6 +50,16 @@ APIS = {
     b"/v1/images/generations": Api(),
     b"/v1/images/edits": Api(form=True, streams=True),
 }
+
+
+#: A path that is served has its own; of what is refused before that, only the shape of the error matters.
+NO_API = Api()
+
+
+def of(path: bytes) -> Api:
+    """In whose words an error of this path is told."""
+    anthropic = path.startswith(b"/v1/messages/")
+    return APIS.get(path) or (APIS[b"/v1/messages"] if anthropic else NO_API)
 
 
 class ProblemError(LlmgwError):
@@ -111,8 +122,25 @@ def error_event(problem: ProblemError, dialect: str, request_id: str) -> bytes:
     if dialect == OPENAI:
         return b"\n\ndata: %b\n\n" % msgspec.json.encode(document)
     if dialect == RESPONSES:
-        document = {"type": "error", **document["error"]}
+        document = {**document["error"], "type": "error"}
     return b"\n\nevent: error\ndata: %b\n\n" % msgspec.json.encode(document)
+
+
+#: Half a pair of surrogates. A text that was cut inside an emoji has it, JavaScript and Python send it, and engines
+#: in Python take it; `msgspec` does not. Its backslash comes first, so that `re` passes quickly over the rest; behind
+#: another one it is text.
+_half = re.compile(
+    rb"\\u[dD](?<!\\\\u[dD])(?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+#: More of them are no accident, and would hold everybody up.
+HALVES_MAX = 1000
+
+
+def mended(body: bytes) -> bytes | None:
+    """The same body with U+FFFD for each half of a pair; None where it has none, or too many."""
+    found, count = _half.subn(rb"\\ufffd", body, HALVES_MAX)
+    return found if 0 < count < HALVES_MAX else None
 
 
 class Asked(msgspec.Struct):
@@ -133,6 +161,9 @@ def asked(body: bytes) -> Asked:
     except RecursionError as e:
         raise ProblemError(400, "invalid_body", "the body is nested too deeply") from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        whole = mended(body)
+        if whole is not None:  # only to be read: the body goes on as it is
+            return asked(whole)
         param = "model" if "model" in str(e) else None
         hint = 'send JSON with "model": one of GET /v1/models'
         raise ProblemError(
@@ -157,13 +188,26 @@ _prompt = msgspec.json.Decoder(_Prompt).decode
 
 def prompt(body: bytes, size: int) -> bytes:
     """The first bytes of what a body asks, as sent: an engine that has seen them still has them in its cache."""
-    found = _prompt(body)
+    try:
+        found = _prompt(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        whole = mended(body)
+        return b"" if whole is None else prompt(whole, size)
     return b"".join((found.system, found.messages, found.prompt, found.input))[:size]
 
 
 def renamed(body: bytes, model: str) -> bytes:
-    """The same body for an engine that knows the model by another name; all other values as they were sent."""
-    fields = _fields(body)
+    """The same body for an engine that knows the model by another name; all other values as they were sent.
+
+    `ProblemError` where that cannot be: all names in it are read here, and only the values of two before.
+    """
+    try:
+        fields = _fields(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        whole = mended(body)
+        if whole is None:
+            raise ProblemError(400, "invalid_body", f"the body is refused: {e}") from e
+        return renamed(whole, model)
     fields["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(fields)
 

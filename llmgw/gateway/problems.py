@@ -25,6 +25,25 @@ def no_route_table() -> ProblemError:
     )
 
 
+#: status -> code, what to try, seconds after which
+REFUSED = {
+    408: ("request_timeout", "send a request in one go", None),
+    413: (
+        "body_too_large",
+        "send less at a time, or files by their URL where the engine takes one",
+        None,
+    ),
+    431: ("headers_too_large", "send fewer or shorter headers, or a shorter URL", None),
+    503: ("bodies_too_large", "ask again in a moment", 1),
+}
+
+
+def refused(status: int, message: str) -> ProblemError:
+    """A request that is not read to its end."""
+    code, hint, retry_after_s = REFUSED.get(status, ("bad_request", "", None))
+    return ProblemError(status, code, message, hint, retry_after_s=retry_after_s)
+
+
 def not_allowed(target: Target) -> ProblemError:
     message = f"this API key may not use model {target.name!r}"
     return ProblemError(403, "model_not_allowed", message, param="model")
@@ -99,6 +118,8 @@ def unreachable(target: Target, why: str, waited_s: float) -> ProblemError:
 
 def waited_too_long(target: Target, stage: str, waited_s: float, now: float) -> ProblemError:
     route, eta = target.route, target.eta_s(now)
+    if target.unsure and not target.ready:
+        return _cut_off(target, stage, waited_s, now)
     if target.ready:
         message = (
             f"all {target.ready} replicas of model {target.name!r} were busy for {waited_s:.0f} s"
@@ -118,6 +139,19 @@ def waited_too_long(target: Target, stage: str, waited_s: float, now: float) -> 
         hint = helps.ready(target.name, state, route.why)
     retry = int(min(max(eta or 0, 5), 60))
     return ProblemError(503, "model_not_ready", message, hint, retry_after_s=retry, detail=detail)
+
+
+def _cut_off(target: Target, stage: str, waited_s: float, now: float) -> ProblemError:
+    """Its replicas may sleep by now: control waits for no gateway that it has not heard for a minute."""
+    unsure = target.unsure
+    names = ", ".join(e.replica for e in unsure)
+    message = (
+        f"model {target.name!r} was not asked in {waited_s:.0f} s: {names} may have been put to sleep, as no control "
+        f"that leads has answered this gateway for {unsure[0].word.silent_s(now):.0f} s"
+    )
+    hint = "is `llmgw control` running, and reachable from this gateway?"
+    detail = {"stage": stage, "progress": None, "eta_s": None, "waited_s": int(waited_s)}
+    return ProblemError(503, "model_not_ready", message, hint, retry_after_s=5, detail=detail)
 
 
 def engine_failed(target: Target, replica: str, why: str) -> ProblemError:

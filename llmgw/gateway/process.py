@@ -222,8 +222,11 @@ async def _need_keys(gateway: Gateway, feed: Feed, where: str) -> None:
 async def _first_table(gateway: Gateway, feed: Feed) -> None:
     """A moment for a control that is there to say what runs; clients wait in the listener's queue, refused by nobody.
 
-    Without it the first requests after a first start got 503 although their model was ready.
+    Without it the first requests after a first start got 503 although their model was ready; those after another one
+    would be too many to wait, where it may have been put to sleep.
     """
+    if gateway.word_due:
+        await known(feed)
     if gateway.fleet.table is None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_WAIT_S):

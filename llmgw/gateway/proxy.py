@@ -15,10 +15,11 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from llmgw.gateway import answer, http1, openai
+from llmgw.gateway import http1, openai, problems
+from llmgw.gateway.answer import Answer
+from llmgw.gateway.books import Ended
 from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import RequestReader
-from llmgw.gateway.openai import ProblemError
 from llmgw.gateway.state import Gateway
 
 #: A client may take this long to send its headers, to send more of a body, to send all of it, and to ask again.
@@ -70,7 +71,7 @@ class Downstream(asyncio.Protocol):
         self.write = self._transport.write
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
-        self.loopback = self.peer == "::1" or self.peer.startswith("127.")
+        self.loopback = self.peer == "::1" or self.peer.startswith(("127.", "::ffff:127."))
         self._gateway.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -124,9 +125,6 @@ class Downstream(asyncio.Protocol):
         if not reader.partial:
             self._began = self._gateway.now
         reader.feed(data)
-        if reader.continue_wanted and reader.error is None:
-            reader.continue_wanted = False
-            self._transport.write(http1.CONTINUE)
 
     def _advance(self) -> None:
         """Starts the next request, if it is its turn; a loop, because answers of our own end within `begin`."""
@@ -146,17 +144,26 @@ class Downstream(asyncio.Protocol):
             elif reader.error is not None and not self._lingering:
                 self._refuse(reader.error)
             else:
+                # Not before: behind the request before it, a client would take it for that one's.
+                if reader.continue_wanted and reader.error is None:
+                    reader.continue_wanted = False
+                    self._transport.write(http1.CONTINUE)
                 break
         self._advancing = False
 
     def _refuse(self, refused: http1.Refused) -> None:
         """Ends the connection with an answer that the client can read to its end."""
-        self._gateway.meter.count("refused")
-        request_id = self._gateway.request_id(None)
-        problem = ProblemError(refused.status, "bad_request", refused.message)
-        body = openai.error_body(problem, openai.OPENAI, request_id.decode())
-        headers = openai.JSON + answer.common(request_id)
-        self._transport.write(http1.answer(refused.status, headers, body, keep_alive=False))
+        gateway, request, why = self._gateway, self._reader.told(), refused.message
+        problem = problems.refused(refused.status, why)
+        gateway.meter.count("refused")
+        gateway.meter.refusal(problem.code)
+        request_id = gateway.request_id(request.own.get(b"x-request-id"))
+        answer = Answer(self, request, request_id, keep_alive=False)
+        answer.refuse(problem, openai.of(request.path).dialect)
+        seconds = max(gateway.clock() - self._began, 0.0)
+        gateway.book(
+            Ended(request, answer, "", "", "", seconds, 0.0, "refused", why, b"", None, None)
+        )
         self._lingering = True
         self._read_at = self._began = self._gateway.now
         self._reader.close()
@@ -167,7 +174,12 @@ class Downstream(asyncio.Protocol):
         self._read_at = self._gateway.now
         if not keep_alive or (self._gateway.stopping and not self._gateway.handed_over):
             self._transport.close()
-        elif self._stash or self._reader.ready or self._reader.error is not None:
+        elif (
+            self._stash
+            or (reader := self._reader).ready
+            or reader.continue_wanted
+            or reader.error is not None
+        ):
             self._advance()
 
     def abort(self) -> None:
@@ -192,6 +204,7 @@ class Downstream(asyncio.Protocol):
         quiet_s = now - self._read_at
         if self._exchange is not None:
             gone = self.paused and now - self._stalled_since > WRITE_STALL_S
+            self._began = now  # of a request behind it: until this one ends it is not read on
         elif self._transport.is_closing():
             gone = quiet_s > WRITE_STALL_S  # and what is left to write is not taken
         else:

@@ -25,6 +25,7 @@ OWN_HEADERS = frozenset(
 )
 OK = FINAL = 200
 BODILESS = (204, 304)
+CLOSE = frozenset((b"close",))
 
 
 class BadReplyError(Exception):
@@ -226,6 +227,7 @@ class ReplyReader(msgspec.Struct, eq=False):
     def _sort(self, lines: list[bytes]) -> None:
         """Headers that go on, and those that are read. The parser, fed next, refuses lines that are none."""
         headers = self._headers = []
+        hops: set[bytes] = set()
         self._count = len(lines) - 1
         for line in lines[1:]:
             name, _, value = line.partition(b":")
@@ -241,6 +243,16 @@ class ReplyReader(msgspec.Struct, eq=False):
                 self.length = int(value.strip()[-30:]) if value.strip().isdigit() else None
             elif lower == b"transfer-encoding":
                 self.chunked = value.lower().strip().endswith(b"chunked")
+            elif lower == b"connection":
+                hops.update(word.strip() for word in value.lower().split(b","))
+        if not hops <= OWN_HEADERS | CLOSE:  # it names others that are for this hop only
+            pairs = zip(headers[::2], headers[1::2], strict=True)
+            self._headers = [
+                part
+                for pair in pairs
+                if pair[0].partition(b":")[0].lower() not in hops
+                for part in pair
+            ]
 
     def _lines(self) -> None:
         self.lines = status_line(self.status) + b"".join(self._headers)

@@ -77,12 +77,9 @@ class SharedTarget(Target):
         shared = [e for e in self.endpoints if isinstance(e, SharedEndpoint)]
         full = tuple(e for e in shared if e.in_flight + e.row.others(now) >= limit)
         while isinstance(found := super().choose(now, tried + full, prefix), SharedEndpoint):
-            # Said before it is looked at again: of two workers that come at the same moment one at least sees the
-            # other. Without it both took the last place.
-            found.row.put(found.in_flight + 1)
-            if found.in_flight + found.row.others(now) < limit:
+            # Of two workers that come at the same moment one has the last place: not both, and not neither.
+            if found.row.claim(found.in_flight + 1, limit, now):
                 break  # whoever asks for a choice takes it
-            found.row.put(found.in_flight)
             full = (*full, found)
         return found
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from llmgw.core.types.routes import Demand, RouteTable
+from llmgw.core.types.routes import Demand, Heard, RouteTable
 from llmgw.gateway import books, openai
 from llmgw.gateway.balance import Fleet, Target, merged
 from llmgw.gateway.books import Access, Ended
@@ -24,6 +24,7 @@ from llmgw.gateway.keys import Keys
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.openai import Names
 from llmgw.gateway.shared import SharedTarget, share
+from llmgw.gateway.word import Word
 
 #: An idle connection is not kept longer: llama-server closes its own after 5 s, and each holds one of its threads.
 IDLE_UPSTREAM_S = 4.0
@@ -58,6 +59,7 @@ class Gateway:
         self.budget = Budget()
         self.meter = Meter()
         self.fleet = Fleet()
+        self.fleet.word = Word(self.now)
         self.names = Names(RouteTable())
         self.open_without_keys = open_without_keys
         #: what the workers of this gateway count together
@@ -96,9 +98,12 @@ class Gateway:
 
     def apply(self, table: RouteTable) -> None:
         """Uses `table` from now on, folded into the present one where it is partial."""
-        old, table = self.fleet.table, reachable(table, self.here)
-        table = merged(old or RouteTable(), table)
-        gone = self.fleet.apply(table, self.clock())
+        now, word = self.clock(), self.fleet.word
+        old = word.remembered(self.fleet.table or RouteTable(), now)
+        table = merged(old, reachable(table, self.here))
+        gone = self.fleet.apply(table, now)
+        word.uses(table.version)
+        word.look(now)
         self.names = Names(table)
         keys = Keys(table.keys, open_without=self.open_without_keys, common=self.common)
         self.keys = keys.following(self.keys)
@@ -115,6 +120,30 @@ class Gateway:
         if target.gave_up:
             for waiter in tuple(target.waiting):
                 waiter.tick(now)  # which ends the wait
+
+    @property
+    def word_due(self) -> bool:
+        """There are replicas that are not asked only because control has not answered of late."""
+        return any(t.unsure for t in self.fleet.targets.values())
+
+    def heard(self, began: float, said: Heard) -> None:
+        """Control has answered what it was told at `began`."""
+        table = self.fleet.table
+        version = table.version if table is not None else 0
+        self._given(lambda word, now: word.heard(began, said, version, now))
+
+    def alone(self, began: float) -> None:
+        """No control that we know of runs: each refused a connection since `began`."""
+        self._given(lambda word, now: word.alone(began, now))
+
+    def _given(self, give: Callable[[Word, float], None]) -> None:
+        word = self.fleet.word
+        lapsed = word.lapsed
+        give(word, self.clock())
+        if lapsed and not word.lapsed:
+            for target in self.fleet.targets.values():
+                self._wake(target)
+            self.changed()
 
     def resolve(self, name: str) -> Target | None:
         found = self.names.resolve(name)
@@ -178,6 +207,7 @@ class Gateway:
         """Once a second: every time-out there is. No request has a timer of its own."""
         now = self.now = self.clock()
         self.common.alive(now)
+        self.fleet.word.look(now)
         for target in tuple(self.fleet.targets.values()):
             for _ in target.watch(now):
                 self.meter.count("breaker_opened")

@@ -22,6 +22,7 @@ from llmgw.gateway.reply import BadReplyError, ReplyReader
 from llmgw.tls import trouble
 
 CONNECT_S = 3.0
+REFUSES = "refuses connections"
 #: Head and body go out in one piece up to this size; beyond it joining costs more than it saves.
 JOIN_BYTES = 64 * 1024
 IDLE_MAX = 64
@@ -205,10 +206,13 @@ class Dialer:
             sink.unreachable(f"does not answer: no connection within {self.connect_s:.0f} s")
         except OSError as e:
             refused = e.errno == errno.ECONNREFUSED
-            sink.unreachable("refuses connections" if refused else f"is away: {_reason(e)}")
+            sink.unreachable(REFUSES if refused else f"is away: {_reason(e)}")
         else:
             if upstream.closing:  # accepted and dropped before we got to use it
                 sink.unreachable("closes connections at once")
+            elif self._clock() >= endpoint.word.until:  # this process was held up meanwhile
+                upstream.close()
+                sink.unreachable("may have been put to sleep: no control answers this gateway")
             else:
                 sink.connected(upstream)
 
@@ -243,7 +247,7 @@ class Fetch:
 
     def unreachable(self, why: str) -> None:
         if not self._future.done():
-            self._future.set_exception(OSError(why))
+            self._future.set_exception(_error(why))
 
     def answered(self, upstream: Upstream, first: bytes) -> Callable[[bytes], None]:  # noqa: ARG002 - as any sink
         self._answer += first
@@ -260,3 +264,8 @@ class Fetch:
             self._dialer.connect(self._endpoint, self, fresh=True)
         elif not self._future.done():
             self._future.set_exception(OSError(why))
+
+
+def _error(why: str) -> OSError:
+    """Nobody listens there, or why we do not know."""
+    return ConnectionRefusedError(why) if why == REFUSES else OSError(why)

@@ -57,5 +57,5 @@ class Wait:
     def _stage(self) -> str:
         """`loading` from the first request on, whatever control does about it just now."""
         if not self._target.ready:
-            return LOADING
+            return "reconnecting" if self._target.unsure else LOADING
         return "reconnecting" if self._target.failing else "queued"

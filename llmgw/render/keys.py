@@ -10,7 +10,11 @@ HEAD = ("NAME", "MODELS", "IN FLIGHT", "PER MINUTE", "RIGHTS", "CREATED")
 
 
 def page(keys: list[dict[str, Any]]) -> list[Table | str]:
-    return [Table(HEAD, [_row(key) for key in keys])] if keys else ["no API key"]
+    return (
+        [Table(HEAD, [_row(key) for key in keys])]
+        if keys
+        else ["no API key: `llmgw key add NAME` makes one"]
+    )
 
 
 def _row(key: dict[str, Any]) -> list[str]:

@@ -13,8 +13,10 @@ from llmgw.render.page import Table, size
 HEAD = ("VERDICT", "SHARD", "NODE", "GPUS", "PORT", "STATE", "WHY")
 #: Verdicts that leave the shard where it is, with their sign; the others are shown with what will be done about them.
 STAYS = {"adopt": "=", "join": "=", "keep": "=", "terminal": "=", "hold": "?"}
-#: Action -> (sign, past tense for the summary).
+#: Action -> sign.
 SIGNS = {"start": "+", "stop": "-", "drain": "-", "roll": "-/+", "wait": "."}
+#: Action -> what then happens to a shard that goes on for now.
+ENDED = {"stop": "stopped", "drain": "drained", "roll": "rolled"}
 Json = dict[str, Any]
 
 
@@ -22,7 +24,7 @@ def page(plan: Json, *, changes: bool = True) -> list[Table | str]:
     """`changes`: those of the catalog, where it is another than the one in use."""
     names = gpu_names(plan)
     ends = _ends(plan)
-    rows = [_shard(s, ends, names) for s in plan["shards"]]
+    rows = [_shard(s, plan, ends, names) for s in plan["shards"]]
     rows += [_silent(n) for n in plan["nodes"] if not n["answered"]]
     rows += [_foreign(f, names) for f in _strangers(plan)]
     parts: list[Table | str] = [Table(HEAD, rows)] if rows else ["no engine runs"]
@@ -84,7 +86,18 @@ def _known(incarnation: str | None) -> str:
     return "" if not incarnation or incarnation.startswith("?") else incarnation
 
 
-def _shard(shard: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]) -> list[str]:
+def _not_for_long(shard: Json, plan: Json) -> str:
+    """Of one that goes on for now and is ended all the same: that, and why, before anything else."""
+    then = shard["then"]
+    why = list(_restarts(plan, shard)) if then["action"] == "roll" else []
+    why += [then["why"]] if then["why"] not in shard["why"] else []
+    said = "; ".join([*why, shard["why"]])
+    return f"{shard['verdict']}, then {ENDED[then['action']]}: {said}{_mark(then)}"
+
+
+def _shard(
+    shard: Json, plan: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]
+) -> list[str]:
     verdict, why = shard["verdict"], shard["why"]
     end = _end_of(shard, ends)
     if end is not None:
@@ -92,6 +105,8 @@ def _shard(shard: Json, ends: dict[tuple[str, str], Json], names: dict[str, str]
         if end["due_s"] > 0:
             why += f" (in {end['due_s']:.0f} s)"
         why += _mark(end)
+    elif shard.get("then"):  # a control of an older version does not say it
+        why = _not_for_long(shard, plan)
     word = f"- {end['action']}" if end else f"{STAYS.get(verdict, '!')} {verdict}"
     gone = verdict == "forget"
     return [
@@ -169,15 +184,16 @@ def _follows(
             continue
         due = f" (in {action['due_s']:.0f} s)" if action["due_s"] > 0 else ""
         sign = f"{SIGNS.get(action['action'], '!'):>3} {action['action']}"
-        why = "; ".join([*_restarts(plan, action), action["why"]])
+        changed = _restarts(plan, action) if action["action"] == "roll" else ()
+        why = "; ".join([*changed, action["why"]])
         yield [first, sign, _target(action, names), why + due + _mark(action)]
         first = ""
 
 
-def _restarts(plan: Json, action: Json) -> Iterator[str]:
-    """What of a roll's profile is another than in the catalog in use; the engine itself knows a fingerprint only."""
-    about = f"{action['model']}/{action.get('profile')}: "
-    for sentence in plan.get("changes", ()) if action["action"] == "roll" else ():
+def _restarts(plan: Json, rolled: Json) -> Iterator[str]:
+    """What of a rolled profile is another than in the catalog in use; the engine itself knows a fingerprint only."""
+    about = f"{rolled['model']}/{rolled.get('profile')}: "
+    for sentence in plan.get("changes", ()):
         if sentence.startswith(about) and sentence.endswith(" (restart)"):
             yield sentence.removeprefix(about).removesuffix(" (restart)")
 
@@ -200,10 +216,9 @@ def summary(plan: Json, ends: dict[tuple[str, str], Json]) -> str:
         "terminal": "ended",
         "hold": "held",
     }
-    ended = {"stop": "stopped", "drain": "drained"}
     for shard in plan["shards"]:
         end = _end_of(shard, ends)
-        word = ended[end["action"]] if end else words.get(shard["verdict"])
+        word = ENDED[end["action"]] if end else words.get(shard["verdict"])
         word = word or {"forget": "forgotten"}.get(shard["verdict"], shard["verdict"])
         counts[word] = counts.get(word, 0) + 1
     folded = {id(e) for s in plan["shards"] if (e := _end_of(s, ends)) is not None}

@@ -21,6 +21,8 @@ from llmgw.render.look import GAP, HEAD, LEAST, Look, Table, style
 
 #: A pipe that is asked for colour is as wide as what is shown.
 ENDLESS = 10_000
+#: A word up to this long is kept whole, for it is a name or a time that somebody copies; a longer one gets as much.
+WORD = 32
 
 
 def text_of(page: Iterable[Table | str], look: Look) -> str:
@@ -47,7 +49,8 @@ def text_of(page: Iterable[Table | str], look: Look) -> str:
 def _table(console: Console, table: Table, width: int) -> None:
     rows = [row for row in (table.head, *table.rows) if row]
     wide = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
-    if not _narrowed(wide, table.head, width):
+    words = [max(map(_word, column)) for column in zip_longest(*table.rows, fillvalue="")]
+    if not _narrowed(wide, table.head, words, width):
         _one_by_one(console, table)
         return
     grid = Grid(box=None, padding=0, pad_edge=False, show_header=bool(table.head))
@@ -67,11 +70,15 @@ def _cell(cell: str, room: int) -> Text:
     return Text(cell, style(cell), overflow="fold")
 
 
-def _narrowed(wide: list[int], head: Sequence[str], width: int) -> bool:
+def _word(cell: str) -> int:
+    """The room that its longest word needs."""
+    return min(max(map(cell_len, cell.split()), default=0), WORD)
+
+
+def _narrowed(wide: list[int], head: Sequence[str], words: Sequence[int], width: int) -> bool:
     """Takes from the widest columns until all fit; False where none can give any more."""
     named = [cell_len(title) for title in head]
-    named += [0] * (len(wide) - len(named))
-    least = [min(w, max(LEAST, n)) for w, n in zip(wide, named, strict=True)]
+    least = [min(w, max(LEAST, *had)) for w, *had in zip_longest(wide, named, words, fillvalue=0)]
     while sum(wide) + GAP * (len(wide) - 1) > width:
         room, most = max((w - m, i) for i, (w, m) in enumerate(zip(wide, least, strict=True)))
         if not room:

@@ -6,6 +6,7 @@ Answers for: `llmgw status` on a screen, and which facts of the document are a c
 from __future__ import annotations
 
 import calendar
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -65,11 +66,17 @@ def narrow(status: Json, name: str) -> Json | None:
         return None
     ran = {r["model"] for r in replicas}
     where = {s["node"] for r in replicas for s in r["shards"]}
+    names = {name, *ran, *(m["name"] for m in models), *(r["replica"] for r in replicas)}
+    # Of whole names: what is said of chat-1 is not about chat, nor of box12 about box1.
+    said = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names))})(?![\w-]|\.\w)")
+    warnings = status.get("warnings") or ()
+    # What one agent knows is all of this box; that control is away is true of each part of it.
+    alone = status.get("catalog") is None
     return status | {
         "nodes": nodes or [n for n in status["nodes"] if n["node"] in where],
         "models": models or [m for m in status["models"] if m["name"] in ran],
         "replicas": replicas,
-        "warnings": [w for w in status.get("warnings") or () if name in w],
+        "warnings": [w for w in warnings if alone or said.search(w)],
     }
 
 
@@ -159,19 +166,32 @@ def _complaints(status: Json) -> Iterator[str]:
         if node["state"] not in {"ready", "draining", "drained"}:
             since = f" since {clock(node['since'])}" if node.get("since") else ""
             yield f"warning: node {node['node']} is {node['state']}{since}"
+    warnings = list(status.get("warnings") or ())
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
-            yield f"warning: {_lacking(model)}"
+            yield f"warning: {_lacking(model, _nowhere(model, warnings))}"
     for replica in status["replicas"]:
         if replica.get("breaker") == "open":
             why = f": {replica['breaker_why']}" if replica.get("breaker_why") else ""
             yield f"warning: the breaker of {replica['replica']} is open, no request goes there{why}"
-    for warning in status.get("warnings") or ():
-        yield f"warning: {warning}"
+    yield from (f"warning: {warning}" for warning in warnings)
 
 
-def _lacking(model: Json) -> str:
+def _nowhere(model: Json, warnings: list[str]) -> str:
+    """That it fits nowhere, where that is said of it, taken out of the others: its line says it."""
+    mine = next((w for w in warnings if w.startswith(f"{model['name']} fits nowhere, ")), "")
+    if mine:
+        warnings.remove(mine)
+    return mine.removeprefix(f"{model['name']} ")
+
+
+def _lacking(model: Json, nowhere: str = "") -> str:
     name, why = model["name"], str(model.get("why") or "")
+    because = nowhere.partition(": ")[2]
+    if because and why.endswith(because):  # once is enough
+        why = f"{why.removesuffix(because)}{nowhere}"
+    elif nowhere:
+        why = f"{why}; {nowhere}" if why else nowhere
     if model["state"] == "failed" and "llmgw clear" not in why:
         why = f"{why}; llmgw clear {name} lets it start again"
     # One that is loaded and answers nobody, for its node is silent, is not to be called loaded.

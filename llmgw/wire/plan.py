@@ -52,7 +52,8 @@ def plan_document(
     `catalog` says which of those could be taken over.
     """
     nodes = nodes or {}
-    shards = [_shard(v) for v in sorted(plan.verdicts, key=_place)]
+    then = _what_follows(plan)
+    shards = [_shard(v, then) for v in sorted(plan.verdicts, key=_place)]
     actions = [row for a in plan.actions if not _asleep(a) for row in _action(a)]
     summary = {v: sum(s["verdict"] == v for s in shards) for v in VERDICTS}
     summary |= {a: sum(x["action"] == a for x in actions) for a in COUNTED_ACTIONS}
@@ -92,17 +93,20 @@ def by_last_good(document: dict[str, Any], problems: tuple[str, ...]) -> dict[st
 
 
 def exit_code(plan: Plan, *, allow_partial: bool = False) -> int:
-    """3 (incomplete) wins over 1 (a difference), unless partial answers are allowed (A55, A57)."""
+    """3 (incomplete) wins over 1 (a difference), unless partial answers are allowed (A55, A57).
+
+    A roll that only waits for other starts is one: what is going to be replaced is no "nothing to do".
+    """
     if not plan.complete and not allow_partial:
         return EXIT_UNKNOWN
-    listed = any(not isinstance(a, Wait) and not _asleep(a) for a in plan.actions)
+    listed = any(bool(a.rolls) if isinstance(a, Wait) else not _asleep(a) for a in plan.actions)
     differs = listed or any(v.verdict in DIFFERENCES for v in plan.verdicts)
     return EXIT_DIFFERENCE if differs else EXIT_OK
 
 
 def plan_digest(plan: Plan) -> str:
     """The digest of its document."""
-    shards = [_shard(v) for v in plan.verdicts]
+    shards = [_shard(v, {}) for v in plan.verdicts]
     return digest(shards, [row for a in plan.actions if not _asleep(a) for row in _action(a)])
 
 
@@ -220,7 +224,38 @@ def _place(v: Verdict) -> tuple[object, ...]:
     return (s.node, s.report.replica, s.rank, not s.missing, s.incarnation)
 
 
-def _shard(v: Verdict) -> dict[str, Any]:
+def _key(shard: Shard) -> tuple[str, str, str]:
+    return shard.node, shard.report.shard, shard.incarnation
+
+
+Follows = Mapping[tuple[str, str, str], dict[str, Any]]
+
+
+def _what_follows(plan: Plan) -> Follows:
+    """What is done with each shard that goes on for now: at once, or with a roll in its turn."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    over_time = rolled(plan, plan.actions)
+    drifts = {r.incarnation: r.drift for r in plan.replicas}
+    for r in (r for r in plan.replicas if r.incarnation in over_time):
+        blocked = plan.blocked
+        why = blocked.why if blocked is not None and r.incarnation in blocked.incarnations else ""
+        found |= {_key(s): _then("roll", r.drift, why) for s in r.members}
+    for a in plan.actions:
+        if isinstance(a, RollReplica):
+            why = drifts.get(a.incarnation, "") or a.why
+            found |= {_key(s): _then("roll", why, a.withheld) for s in a.shards}
+        elif isinstance(a, StopReplica | DrainReplica) and not _asleep(a):
+            word = "stop" if isinstance(a, StopReplica) else "drain"
+            found |= {_key(s): _then(word, a.why, a.withheld) for s in a.shards}
+    return found
+
+
+def _then(action: str, why: str, withheld: str) -> dict[str, Any]:
+    return {"action": action, "why": why, "withheld": withheld or None}
+
+
+def _shard(v: Verdict, then: Follows) -> dict[str, Any]:
+    """`then`: of one that goes on for now, the end that it comes to all the same."""
     report = v.shard.report
     return {
         "shard": report.shard,
@@ -237,6 +272,7 @@ def _shard(v: Verdict) -> dict[str, Any]:
         "verdict": v.verdict,
         "reason": v.reason,
         "why": v.why,
+        "then": then.get(_key(v.shard)) if v.verdict in ("adopt", "join", "keep") else None,
     }
 
 

@@ -53,6 +53,15 @@ class Doctor(Document, frozen=True, kw_only=True):
     exit_code: int
 
 
+class Logs(Document, frozen=True, kw_only=True):
+    """With `-f` each line is a document of its own, `shard` and `line` (JSON Lines)."""
+
+    SCHEMA: ClassVar[str] = "llmgw.logs/1"
+
+    shard: str
+    lines: list[str]
+
+
 class Events(Document, frozen=True, kw_only=True):
     """Each has `id`, `at`, `kind` and `why`; the rest says what it is about."""
 
@@ -139,5 +148,5 @@ class Tokens(Document, frozen=True, kw_only=True):
 
 
 DOCUMENTS = (
-    Version, CatalogCheck, Catalog, Doctor, Events, Import, Key, Keys, Token, Tokens, Wait,
+    Version, CatalogCheck, Catalog, Doctor, Events, Import, Key, Keys, Logs, Token, Tokens, Wait,
 )  # fmt: skip

@@ -34,6 +34,14 @@ class Node(Part, frozen=True, kw_only=True):
     error: str | None
 
 
+class Then(Part, frozen=True, kw_only=True):
+    """What ends a shard that goes on for now, `roll` also where others of its model are rolled before it."""
+
+    action: Literal["stop", "drain", "roll"]
+    why: str
+    withheld: str | None
+
+
 class Shard(Part, frozen=True, kw_only=True):
     shard: str
     replica: str
@@ -49,6 +57,7 @@ class Shard(Part, frozen=True, kw_only=True):
     verdict: Verdict
     reason: Reason | None
     why: str
+    then: Then | None
 
 
 class Replica(Part, frozen=True, kw_only=True):

@@ -143,14 +143,18 @@ def test_a_log_that_is_not_there_is_said_with_what_was_meant(tmp_path: Path) -> 
     )
     assert said("nope/0") == (
         "there is no model or replica called nope here",
-        "`llmgw status` shows what there is; `llmgw events` names those that ended",
+        "known: alpha, alpha-1; `llmgw status` shows what there is; `llmgw events` names those that ended",
     )
     assert said("alpa/0") == (
         "there is no model or replica called alpa here",
-        "did you mean alpha?",
+        "did you mean alpha? `llmgw status` shows what there is; `llmgw events` names those that ended",
     )
-    assert said("alpha/0") == ("there is no replica called alpha here", "did you mean alpha-1?")
-    assert said("alpha-1/3")[0] == "there is no rank 3 of alpha-1 here"
+    missing, instead = said("alpha/0")
+    assert missing == "there is no replica called alpha here"
+    assert instead.startswith("did you mean alpha-1? ")
+    missing, instead = said("alpha-1/3")
+    assert missing == "there is no shard called alpha-1/3 here"
+    assert instead.startswith("did you mean alpha-1/0? ")
     (tmp_path / "logs/alpha-1").mkdir()
     (tmp_path / "logs/alpha-1/0.log").write_text("first line\n")
     assert said("alpha-1/0?previous=1") == (

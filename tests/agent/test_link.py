@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+from structlog.testing import capture_logs
+
+from llmgw.agent.link import COMING_UP_S, Link, Owner
 from llmgw.core.types.messages import SendReport
 from tests.agent.fake_control import FakeControl
 from tests.agent.rig import Rig, alive, until
@@ -70,6 +76,43 @@ def test_control_away_is_said_once_and_the_engine_runs_on(rig: Rig) -> None:
     assert rig.control.registers[0]["shards"][0]["pid"] == pid
     assert alive(pid)
     assert rig.log().count("cannot be reached") == 1
+
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "error", "levels"),
+    [
+        (0.0, REFUSED, ["info"]),
+        (COMING_UP_S, REFUSED, ["warning"]),
+        (0.0, OSError(errno.EHOSTUNREACH, "No route to host"), ["warning"]),
+    ],
+)
+def test_a_control_that_comes_up_beside_it_is_no_outage(
+    age_s: float, error: OSError, levels: list[str]
+) -> None:
+    """`llmgw up` and a boot start both at once; what goes on is warned about, and what is no start at all at once."""
+    state = SimpleNamespace(records={})
+    link = Link(cast("Owner", SimpleNamespace(state=state)), "http://127.0.0.1:9", "")
+    link.young_until_s -= age_s
+    with capture_logs() as said:
+        for _ in range(3):
+            link._down(error, ("", ""))
+    assert [line["log_level"] for line in said] == levels
+    assert "control http://127.0.0.1:9 cannot be reached: " in link.state
+    link.young_until_s -= COMING_UP_S
+    with capture_logs() as later:
+        for _ in range(3):
+            link._down(error, ("", ""))
+    assert [line["log_level"] for line in said + later].count("warning") == 1
+
+
+def test_a_control_that_is_not_there_at_all_is_warned_of(rig: Rig) -> None:
+    rig.control.close()
+    rig.start_agent()
+    rig.said("is not up yet")
+    rig.said(f"control {rig.control.url} cannot be reached")
 
 
 def test_a_lost_session_registers_again(rig: Rig) -> None:

@@ -238,8 +238,16 @@ def test_v6_is_read_too() -> None:
         assert ports.owner(port, "::1", [os.getpid()]) == ("ours", "")
 
 
+def test_whose_it_is_is_a_number_and_words_of_it() -> None:
+    with listening() as server:
+        port = port_of(server)
+        assert ports.pid_of(port) == os.getpid()
+        assert ports.holder(port).startswith(f"pid {os.getpid()} (")
+
+
 def test_nobody_we_may_see() -> None:
     assert ports.holder(1) == "a process that this user may not see"
+    assert ports.pid_of(1) == 0
     assert list(ports.inodes(1 << 22)) == []
 
 

@@ -69,11 +69,9 @@ def test_beyond_loopback_it_shows_a_certificate_of_its_own(tmp_path: Path) -> No
     assert reach.pair_of(settings(tmp_path, insecure=True), loopback=False) is None
     pair = reach.pair_of(plain, loopback=False)
     assert pair == tls.Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
-    assert reach.url_of("10.0.0.11", 8802, pair) == (
-        "https://10.0.0.11:8802",
-        tls.pin_of(tmp_path / "tls.crt"),
-    )
-    assert reach.url_of("fd00::1", 8802, None) == ("http://[fd00::1]:8802", "")
+    pin = tls.pin_of(tmp_path / "tls.crt")
+    assert reach.url_of("10.0.0.11", 8802, pin) == "https://10.0.0.11:8802"
+    assert reach.url_of("fd00::1", 8802, "") == "http://[fd00::1]:8802"
     with pytest.raises(UsageError, match="--tls-key is given without the other one"):
         reach.pair_of(settings(tmp_path, tls_key="k"), loopback=False)
 
@@ -84,6 +82,30 @@ def test_the_address_by_which_control_is_reached() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(("127.0.0.9", 1))
         assert reach.towards("https://127.0.0.9:8801") == sock.getsockname()[0]
+
+
+def test_how_the_control_beside_it_is_spoken_to_by_now_is_that_ones_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `llmgw up` it kept plain HTTP; for other boxes that control speaks TLS at the same place, and back."""
+    monkeypatch.setenv("LLMGW_STATE_DIR", str(tmp_path))
+    folder, nothing = tmp_path / "agent", config.Given({}, {})
+    for part in ("agent", "control"):
+        (tmp_path / part).mkdir()
+    reach.remember(settings(folder, token="s3cret"), ["http://127.0.0.1:9901"], "")
+    said = tmp_path / "control" / "url"
+    said.write_text(f"https://127.0.0.1:9901#{PIN}\nhttps://10.0.0.11:9901#{PIN}\n")
+    urls, found = daemons.joined(nothing, folder)
+    assert (urls, found.trust, found.token) == (
+        ("https://127.0.0.1:9901",),
+        Trust((PIN,)),
+        "s3cret",
+    )
+    # Named as it was kept, it is taken at its word; and so is a control elsewhere.
+    named = config.Given({"control": ["http://127.0.0.1:9901"]}, {})
+    assert daemons.joined(named, folder)[0] == ("http://127.0.0.1:9901",)
+    said.write_text(f"https://127.0.0.1:9902#{PIN}\n")
+    assert daemons.joined(nothing, folder)[0] == ("http://127.0.0.1:9901",)
 
 
 def test_an_agent_that_nobody_told_of_a_control_looks_where_the_one_beside_it_was_reached(

@@ -171,3 +171,15 @@ def test_an_unknown_node_is_controls_to_refuse_and_an_empty_name_is_nobodys(
         "llmgw: there is no node called bxo1\nhint: did you mean box1?\n",
     )
     assert llmgw(verb, " ").code == 2
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+def test_a_slash_with_no_gpu_behind_it_is_not_the_whole_node(fleet: Stub, verb: str) -> None:
+    """A script's `box1/$GPU` whose variable is empty."""
+    said = llmgw(verb, "box1/", *(["--yes"] if verb == "drain" else []))
+    assert said.code == 2
+    assert said.err == (
+        "llmgw: box1/ names no GPU behind the slash\n"
+        "hint: write box1 for the whole node, or a GPU of it like box1/0\n"
+    )
+    assert not fleet.sent

@@ -26,6 +26,12 @@ def init(*words: str) -> tuple[int, str, list[str]]:
     return said.code, said.out, said.err.splitlines()
 
 
+def test_a_path_holds_for_an_agent_in_another_folder(tmp_path: Path) -> None:
+    weights(Path("models"), "m.gguf")
+    _, out, _ = init()
+    assert f"        weights: {tmp_path}/models/m.gguf\n" in out
+
+
 def test_what_is_there_becomes_a_catalog_with_its_schema_beside_it() -> None:
     server = program(Path("bin/llama-server-cuda")).absolute()
     weights(Path("models"), "m.gguf")

@@ -59,7 +59,7 @@ def test_a_list_through_a_pipe(stub: Stub) -> None:
     said = json.loads(llmgw("key", "list", "-o", "json").out)
     assert said == {"schema": "llmgw.keys/1", "keys": [ANN, BOB]}
     stub.answers["GET /api/v1/keys"] = {"keys": []}
-    assert llmgw("key", "list").out == "no API key\n"
+    assert llmgw("key", "list").out == "no API key: `llmgw key add NAME` makes one\n"
 
 
 def test_a_revocation_wants_a_yes_and_says_what_follows(stub: Stub) -> None:
@@ -86,11 +86,11 @@ def test_a_revocation_wants_a_yes_and_says_what_follows(stub: Stub) -> None:
 def test_a_key_that_nobody_has_is_not_asked_about(stub: Stub) -> None:
     stub.answers["GET /api/v1/keys"] = {"keys": [ANN]}
     stub.answers["POST /api/v1/keys/anne/revoke"] = refused(
-        "there is no API key called 'anne'", "did you mean ann?", 404
+        "there is no API key called anne", "did you mean ann?", 404
     )
     said = llmgw("key", "revoke", "anne")
     assert (said.code, said.out) == (1, "")
-    assert said.err == "llmgw: there is no API key called 'anne'\nhint: did you mean ann?\n"
+    assert said.err == "llmgw: there is no API key called anne\nhint: did you mean ann?\n"
 
 
 def test_the_first_key_is_made_before_control_starts(tmp_path: Path) -> None:
@@ -110,4 +110,7 @@ def test_the_first_key_is_made_before_control_starts(tmp_path: Path) -> None:
     wrong = llmgw("key", "revoke", "anne", "--inventory", file, "--yes")
     assert (wrong.code, "did you mean ann?" in wrong.err) == (1, True)
     assert llmgw("key", "revoke", "ann", "--inventory", file, "--yes").out == "revoked ann\n"
-    assert llmgw("key", "list", "--inventory", file).out == "no API key\n"
+    assert (
+        llmgw("key", "list", "--inventory", file).out
+        == "no API key: `llmgw key add NAME` makes one\n"
+    )

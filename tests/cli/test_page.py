@@ -99,6 +99,27 @@ def test_colour_repeats_what_the_words_say() -> None:
     ]
 
 
+def test_a_name_or_a_time_that_has_no_room_is_shown_whole_in_a_row_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken at its hyphens nobody could copy it; words that are longer than a name still fold."""
+    name, at = "a-client-with-a-long-name", "2026-12-01T12:55:52Z"
+    rows = [[name, "2 3", at], ["ann", "2 3 4 5 6 7 8 9", at]]
+    narrow = Table(("NAME", "MODELS", "CREATED"), rows)
+    monkeypatch.setenv("COLUMNS", "50")
+    said = page.text([narrow], Look(terminal=True, color=False)).splitlines()
+    assert said[:4] == [f"NAME     {name}", "MODELS   2 3", f"CREATED  {at}", ""]
+    monkeypatch.setenv("COLUMNS", "60")
+    said = page.text([narrow], Look(terminal=True, color=False)).splitlines()
+    assert said[1].split() == [name, "2", "3", at], said
+    hashed = [["box1", "a" * 90]]
+    said = page.text(
+        [Table(("NODE", "WHY"), hashed)], Look(terminal=True, color=False)
+    ).splitlines()
+    assert said[0].split() == ["NODE", "WHY"]
+    assert "".join(line.split()[-1] for line in said[1:]) == "a" * 90
+
+
 class Screen(io.StringIO):
     @override
     def isatty(self) -> bool:

@@ -160,6 +160,21 @@ def test_a_name_narrows_it(name: str) -> None:
     assert status.narrow(fleet(), "nobody") is None
 
 
+def test_what_is_said_of_one_is_found_by_its_alias_and_not_by_a_name_that_begins_like_it() -> None:
+    of_it = "coder-7k2/0 on box1 computes on the CPU"
+    warnings = [of_it, "coder2 fits nowhere", "my-coder is full", "box12 is silent"]
+    for name in ("default", "coder", "coder-7k2", "coder-7k2/0", "box1"):
+        shown = status.narrow(fleet(warnings=warnings), name)
+        assert shown is not None
+        assert shown["warnings"] == [of_it], name
+
+
+def test_that_control_is_away_is_said_of_one_model_too() -> None:
+    """As one agent knows it: no catalog, and one warning, which is about all of it."""
+    alone = fleet(catalog=None, models=[], warnings=["no control: only what runs on box1 is shown"])
+    assert text(alone, name="coder")[-1].startswith("warning: no control")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -302,6 +317,30 @@ def test_a49_what_is_held_back_is_marked_and_explained_once() -> None:
         "      -/+ roll  d  why (paused)",
         "paused since noon",
         "blocked: too many; llmgw confirm sha256:b lets it happen",
+    ]
+
+
+def test_what_is_adopted_and_then_replaced_says_so_at_its_own_line() -> None:
+    drift = "profile p changed since it was started"
+    then = {"action": "roll", "why": drift, "withheld": None}
+    rolled = shard_row("a", "adopt") | {"model": "m", "profile": "p", "then": then}
+    rolled["why"] = f"running since noon, {drift}"
+    rank = rolled | {"shard": "a/1", "verdict": "join", "why": "2 of 2 shards"}
+    leaves = {"action": "drain", "why": "box1 is drained", "withheld": "paused since noon"}
+    document = {
+        "shards": [rolled, rank, shard_row("b", "keep") | {"then": leaves}],
+        "nodes": [],
+        "actions": [],
+        "changes": ["m/p: args: -c 1 -> 2 (restart)"],
+        "complete": True,
+        "disturbs": 3,
+        "digest": "sha256:0",
+    }
+    at, args = "box1  cpu   1     ready  ", "args: -c 1 -> 2"
+    assert page.plain(plan.page(document)).splitlines()[1:4] == [
+        f"= adopt  a/0    {at}adopt, then rolled: {args}; running since noon, {drift}",
+        f"= join   a/1    {at}join, then rolled: {args}; {drift}; 2 of 2 shards",
+        f"= keep   b/0    {at}keep, then drained: box1 is drained; why (paused)",
     ]
 
 

@@ -252,3 +252,11 @@ def test_clear_says_when_there_was_nothing_to_clear(fleet: Stub) -> None:
     ):
         fleet.answers[path] = {"model": "alpha", "failures": failures, **learned}
         assert llmgw("clear", "alpha").out == out
+
+
+def test_a_rank_of_a_model_is_no_shard_and_is_said_as_it_was_typed(fleet: Stub) -> None:
+    said = llmgw("stop", "beta/0", "--yes")
+    assert said.code == 1
+    assert "there is no model, replica or shard called beta/0\n" in said.err
+    assert "beta-1/0" in said.err
+    assert not fleet.sent

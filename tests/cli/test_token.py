@@ -94,6 +94,20 @@ def test_with_no_control_running(tmp_path: Path) -> None:
     assert llmgw("token", "revoke", "node-1", "--yes", *inventory).code == 1
 
 
+def test_with_no_control_of_several_running_it_says_how_long_it_counts(tmp_path: Path) -> None:
+    """Another control that leads meanwhile goes by its own tokens, and so does whoever leads after it."""
+    inventory = ("--inventory", tmp_path / "inventory.db")
+    (tmp_path / "url").write_text(f"https://127.0.0.1:8801#{PIN}\nhttps://10.0.0.10:8801#{PIN}\n")
+    (tmp_path / "lease").write_text("etcd\n")
+    said = llmgw("token", "new", *inventory)
+    assert said.code == 0
+    warning = "warning: it counts only if no other control of the same etcd leads before this box's"
+    assert warning in said.err
+    assert warning not in llmgw("token", *inventory).err, "nothing was written"
+    said = llmgw("token", "revoke", "node-1", "--yes", *inventory)
+    assert (said.code, warning in said.err) == (0, True)
+
+
 def test_the_operators_own_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMGW_STATE_DIR", str(tmp_path))
     file = tmp_path / "control" / "token"

@@ -36,7 +36,7 @@ from llmgw.core.types.messages import (
     Start,
     StopShard,
 )
-from llmgw.core.types.routes import Demand
+from llmgw.core.types.routes import Demand, Heard
 from llmgw.wire import decode, encode, shards_digest
 
 CATALOG = """\
@@ -172,7 +172,7 @@ class Bench:
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    async def demand(self, n: int, gateway: str = "g1", **said: Any) -> None:
+    async def demand(self, n: int, gateway: str = "g1", **said: Any) -> Heard:
         table = said.pop("table", self.control.routes.version)
         message = Demand(gateway=gateway, n=n, table=table, **said)
         answer = await self.client.post(
@@ -181,6 +181,7 @@ class Bench:
             headers={"content-type": "application/json"},
         )
         assert answer.status_code == 200, answer.text
+        return decode(answer.content, Heard)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [e for e in self.control.story.events if e["kind"] == kind]

@@ -158,7 +158,12 @@ async def test_unknown_places_are_refused_with_the_nearest_name(bench: Bench) ->
     async with bench.running():
         await running(bench)
         for path, given, message, hint in (
-            ("bxo1", {}, "there is no node called bxo1", "did you mean box1?"),
+            (
+                "bxo1",
+                {},
+                "there is no node called bxo1",
+                "did you mean box1? `llmgw status` shows what there is",
+            ),
             ("box1", {"gpu": 7}, "node box1 has no GPU 7", "known: box1/0 (GPU-a), box1/1 (GPU-b)"),
             ("box1", {"gpu": "GPU-c"}, "node box1 has no GPU GPU-c", "did you mean box1/GPU-"),
         ):

@@ -33,8 +33,8 @@ async def test_a_name_that_nobody_knows_is_answered_with_the_nearest(bench: Benc
         agent.runs(engine())
         await agent.register()
         nope = "there is no model or replica called"
-        assert await said(bench, "nope/0") == (f"{nope} nope", ENDED)
-        assert await said(bench, "alpah/0") == (f"{nope} alpah", "did you mean alpha?")
+        assert await said(bench, "nope/0") == (f"{nope} nope", f"known: alpha, alpha-1; {ENDED}")
+        assert await said(bench, "alpah/0") == (f"{nope} alpah", f"did you mean alpha? {ENDED}")
         assert await said(bench, "alpha/0") == ("no agent has a log of alpha/0", ENDED)
 
 

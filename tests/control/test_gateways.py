@@ -9,7 +9,8 @@ import pytest
 from llmgw.control import intent
 from llmgw.control.picture import Change, Moment, gateways_text
 from llmgw.control.store import Store, moment, read_memory
-from llmgw.core.types.state import GATEWAY_GONE_S, State
+from llmgw.core.types.routes import GATEWAY_GONE_S
+from llmgw.core.types.state import State
 from tests.control.bench import ON_DEMAND, Agent, Bench, engine, scenario
 
 
@@ -53,7 +54,8 @@ async def test_after_a_kill_a_drain_waits_for_those_that_were_there_and_says_so(
             await bench.demand(n, "ab")
             await bench.later(3)
         for name in ("ab", "0123456789"):
-            await bench.demand(9, name)
+            said = await bench.demand(9, name)
+            assert (said.leader, said.version) == (True, bench.control.routes.version)
         await agent.stop_one()
         assert bench.control.now().mono - bench.control.state.started_s < GATEWAY_GONE_S / 2
 

@@ -103,7 +103,10 @@ def test_what_makes_no_sense_is_refused_with_what_would() -> None:
     there, _ = keys.added({}, keys.Wanted("ann"), "2026-11-30T00:00:00Z")
     with pytest.raises(LlmgwError, match="called ann already, made 2026-11-30"):
         keys.added(there, keys.Wanted("ann"), "now")
-    assert keys.unknown("an", there).hint == "did you mean ann?"
+    with pytest.raises(LlmgwError) as e:
+        keys.without(there, "an", last=False)
+    assert e.value.message == "there is no API key called an"
+    assert e.value.hint == "did you mean ann? `llmgw key list` shows them"
 
 
 def test_f20_a_row_that_makes_no_sense_costs_itself_only() -> None:

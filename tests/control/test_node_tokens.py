@@ -44,7 +44,7 @@ def test_the_next_box_gets_the_one_that_nobody_has_used() -> None:
     for wrong in ("", "a b", "shared", "-x"):
         with pytest.raises(UsageError, match="no name for a node token"):
             added(tokens, wrong)
-    with pytest.raises(LlmgwError, match="no node token called 'node-4'") as e:
+    with pytest.raises(LlmgwError, match="no node token called node-4") as e:
         without(tokens, "node-4")
     assert "did you mean node-" in e.value.hint
 

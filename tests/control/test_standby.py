@@ -12,7 +12,7 @@ from llmgw.control.lease import Holder, LeaseLostError, NotYetError
 from llmgw.control.picture import Moment
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types.messages import NodeReport, SendReport, Start
-from llmgw.core.types.routes import RouteTable
+from llmgw.core.types.routes import Heard, RouteTable
 from llmgw.core.types.state import Failure, Node, State
 from llmgw.wire import decode
 from tests.control.bench import Agent, Bench, engine, scenario
@@ -132,7 +132,8 @@ async def test_its_route_table_is_below_the_leaders_and_never_held_back_for(benc
         for version in (table.version, 7_000_012):
             answer = await bench.client.get(f"/gateway/v1/routes?version={version}")
             assert answer.status_code == 204
-        await bench.demand(1, table=7_000_012)
+        said = await bench.demand(1, table=7_000_012)
+        assert said == Heard(version=table.version, leader=False), "it has no word to give"
         await bench.later(1)
         assert bench.control.routes.version < 7_000_000, "it does not outbid the leader"
 

@@ -189,7 +189,7 @@ async def test_a43_a_shard_that_does_not_exist_is_not_its_replica(bench: Bench) 
         for body in ({"rank": 5}, {"rank": 5, "force": True}):
             said = (await bench.post("/api/v1/replicas/alpha-1/stop", body, status=404))["error"]
             assert said["message"] == "there is no model, replica or shard called alpha-1/5"
-            assert said["hint"] == "did you mean alpha-1/0?"
+            assert said["hint"] == "did you mean alpha-1/0? `llmgw status` shows what there is"
         odd: Any
         for odd in ("0", 0.5, True, []):
             await bench.post("/api/v1/replicas/alpha-1/stop", {"rank": odd}, status=400)

@@ -6,52 +6,19 @@ import asyncio
 import os
 import shutil
 import signal
-import ssl
-import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmgw import config, tls
-from llmgw.control import certificate
-from llmgw.control.certificate import Certificate
+from llmgw import certificate, config, tls
+from llmgw.certificate import Certificate
 from llmgw.control.story import Story
 from llmgw.errors import UsageError
+from tests.certificates import made, put, shown
 from tests.control.test_crash import run
 from tests.control.test_tls import TOKEN, Wide, gateway, spoken, trust
-
-KINDS = {
-    "ec": ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-    "rsa": ("-newkey", "rsa:2048"),
-}
-
-
-def made(folder: Path, kind: str = "ec") -> tls.Pair:
-    """As people make them."""
-    folder.mkdir()
-    pair = tls.Pair(folder / "cert.pem", folder / "key.pem")
-    words = ["openssl", "req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=control"]
-    words += [*KINDS[kind], "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    words += ["-out", str(pair.cert), "-keyout", str(pair.key)]
-    subprocess.run(words, check=True, capture_output=True)
-    return pair
-
-
-def put(new: tls.Pair, over: tls.Pair) -> None:
-    """As certbot and cp do it: one file after the other."""
-    shutil.copy(new.cert, over.cert)
-    shutil.copy(new.key, over.key)
-
-
-async def shown(port: int) -> str:
-    """The pin that a new connection meets."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    return tls.pin(found)
 
 
 def test_at_hup_nobody_is_cut_and_all_who_pin_it_follow(tmp_path: Path) -> None:
@@ -155,7 +122,7 @@ def test_files_that_are_others_are_taken_without_a_signal(
         monkeypatch.setattr(certificate, "LOOK_S", 0.01)
         used, other = made(tmp_path / "used"), made(tmp_path / "other")
         renewed = asyncio.Event()
-        ours = Certificate(used, Story())
+        ours = Certificate(used, partial(Story().tell, "certificate"))
         ours.renewed.append(renewed.set)
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             looking = group.create_task(ours.run())

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmgw.control.verbs import plain
 from llmgw.core import learn
+from llmgw.core.names import plain
 from llmgw.core.types.messages import DrainShard, ShardReport
 from llmgw.core.types.state import Failure
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
@@ -189,7 +189,7 @@ async def test_a_name_that_is_none_is_answered_with_the_nearest(bench: Bench) ->
             ("nodes/bxo1/forget", "box1"),
         ):
             said = (await bench.post(f"/api/v1/{path}", status=404))["error"]
-            assert said["hint"] == f"did you mean {near}?", path
+            assert said["hint"] == f"did you mean {near}? `llmgw status` shows what there is", path
 
 
 @scenario
@@ -289,7 +289,7 @@ async def test_a_list_of_names_says_that_it_is_cut(bench: Bench) -> None:
             await crowd(bench, count)
             hint = (await bench.post("/api/v1/replicas/zzz/stop", status=404))["error"]["hint"]
             assert hint.startswith("known: alpha, ")
-            assert hint.endswith(", …") is cut
+            assert ("…; `llmgw status`" in hint) is cut
 
 
 def test_f15_an_operators_text_is_one_line_without_orders_to_a_terminal() -> None:

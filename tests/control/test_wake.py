@@ -170,7 +170,10 @@ async def test_what_fits_nowhere_failed_or_is_unknown_is_said(bench: Bench) -> N
         assert said["state"] == "failed"
         assert "llmgw clear beta lets it start again" in said["why"]
         error = (await bench.post(WAKE.format("bta"), status=404))["error"]
-        assert (error["code"], error["hint"]) == ("not_found", "did you mean beta?")
+        assert (error["code"], error["hint"]) == (
+            "not_found",
+            "did you mean beta? `llmgw status` shows what there is",
+        )
         assert "is needed" in (await bench.post(WAKE.format(""), status=400))["error"]["message"]
 
 

@@ -13,9 +13,8 @@ from llmgw.core import drain
 from llmgw.core.adopt.survey import survey
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.plan import Replica
-from llmgw.core.types.routes import Demand
+from llmgw.core.types.routes import GATEWAY_SILENT_S, Demand
 from llmgw.core.types.state import (
-    GATEWAY_SILENT_S,
     Demanded,
     DrainBegun,
     Draining,

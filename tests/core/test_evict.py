@@ -13,6 +13,7 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Scaling
 from llmgw.core.types.plan import DrainReplica, Wait
+from llmgw.core.types.record import REBOOTED
 from llmgw.core.types.state import (
     Failure,
     NodeRegistered,
@@ -86,6 +87,21 @@ def test_a64_nobody_goes_while_there_is_room() -> None:
 
 
 # --- who asks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("errors", "goes"),
+    [((REBOOTED,), True), ((REBOOTED, REBOOTED), False), (("exit 1", REBOOTED), False)],
+)
+def test_a62_one_reboot_of_its_host_is_no_crash_loop(errors: tuple[str, ...], goes: bool) -> None:
+    """After a power cut what should always run waited half an hour behind what somebody had asked for once."""
+    now = LATER + 2000
+    seen = tuple(Failure(f"i{n}", "main", now - 90 + n, e) for n, e in enumerate(errors))
+    state = at(said(both(), now, waiting={"c": 1}), failures={"c": seen})
+    assert bool(drains(decide(state, now))) is goes
+    lapsed = replace(seen[0], at_s=now - 1801)
+    state = at(state, failures={"c": (lapsed, *seen[1:])})
+    assert bool(drains(decide(state, now)))
 
 
 @pytest.mark.parametrize("ago_s", [0.0, 100.0, 1799.0])

@@ -51,7 +51,7 @@ def test_a64_a_busy_one_yields_once_others_have_waited_for_its_yield_after() -> 
     late = said(state, LATER + 30, waiting={"c": 1}, in_flight={"a-1": 3})
     assert drains(decide(state, LATER + 29.9)) == {}
     assert drains(decide(late, LATER + 30)) == {
-        "a-1": "makes room for c, waited for 30 s, yield_after is 30 s; 3 in flight, which finish first"
+        "a-1": "makes room for c, waited for 30 s, yield_after is 30 s; busy (3 in flight), what it serves ends first"
     }
 
 

@@ -13,7 +13,8 @@ from llmgw.core.failed import backing_off, gave_up
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Restart
-from llmgw.core.types.state import Failure, ShardsChanged, State
+from llmgw.core.types.plan import StartReplica
+from llmgw.core.types.state import Cordoned, Failure, ShardsChanged, State
 from tests.core.world import FP, actions, catalog, model, node, profile, running, settled, shard
 
 ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=5.0)))
@@ -120,3 +121,23 @@ def test_a_shard_that_gave_up_counts_before_it_is_gone() -> None:
     state = observe(state, ShardsChanged("box1", (ended,)), 10.0)
     assert len(state.failures["alpha"]) == 1
     assert actions(decide(state, 10.0)) == ["wait alpha"]
+
+
+def test_a67_a_model_that_backs_off_says_too_that_its_only_node_is_drained() -> None:
+    """Else who waited the back-off out saw the other reason only then; and `undrain` makes the wait no longer."""
+    state = running(catalog(model("alpha", profile(), low=1)), node("box1"))
+    for n, at_s in enumerate((10.0, 20.0, 30.0)):
+        failed = shard(f"alpha-{n}/0", state="failed", error="exit 1", incarnation=f"i{n}")
+        state = observe(state, ShardsChanged("box1", shards=(failed,)), at_s)
+    backs_off = "min 1, 0 running; backing off 9 s after 3 failures: exit 1"
+    (wait,) = decide(state, 31.0).actions
+    assert wait.why == backs_off, "there is room for it"
+    drained = observe(state, Cordoned("box1", "", "by her"), 1.0)
+    (wait,) = decide(drained, 31.0).actions
+    assert wait.why == f"{backs_off}; nor would it find a place now: box1: is drained by her"
+    (wait,) = decide(drained, 41.0).actions
+    assert wait.why == "min 1, 0 running; box1: is drained by her"
+    back = observe(drained, Cordoned("box1", "", ""), 1.0)
+    assert [a.why for a in decide(back, 39.0).actions] == [backs_off.replace("9 s", "1 s")]
+    (start,) = decide(back, 40.0).actions
+    assert isinstance(start, StartReplica)

@@ -187,6 +187,20 @@ def test_both_are_counted_and_neither_is_in_the_others_way() -> None:
     assert [a for a in plan.actions if not isinstance(a, Wait)] == []
 
 
+def test_it_says_what_it_waits_for_as_long_as_that_is_there() -> None:
+    """Not that its agent owes us an answer: an engine may take half a minute to end."""
+
+    def why(state: State) -> str:
+        verdicts = decide(state, LATER + 1).verdicts
+        return next(v.why for v in verdicts if v.shard.report.shard == "c-new/0")
+
+    state = followed()
+    assert why(state) == "placed, it starts once big-1/0 has ended"
+    big = next(s.report for s in state.nodes["box1"].shards if not s.after)
+    state = observe(state, ShardsChanged("box1", (replace(big, state="stopped"),)), LATER + 1)
+    assert why(state) == "placed, its agent has not reported it yet"
+
+
 def test_its_room_is_nobody_elses() -> None:
     """Another one that asks meanwhile waits: what ends is spoken for."""
     many = replace(THREE, start_limit=4)

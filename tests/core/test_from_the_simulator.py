@@ -13,9 +13,8 @@ from llmgw.core.types.messages import Resources, ShardReport, Start
 from llmgw.core.types.node import GpusSeen
 from llmgw.core.types.plan import DrainReplica, StopReplica
 from llmgw.core.types.record import Record
-from llmgw.core.types.routes import Demand
+from llmgw.core.types.routes import GATEWAY_GONE_S, Demand
 from llmgw.core.types.state import (
-    GATEWAY_GONE_S,
     Demanded,
     GatewayGone,
     NodeRegistered,

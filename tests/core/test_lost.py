@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmgw.core import lost, route
 from llmgw.core.adopt.survey import survey
@@ -14,7 +15,16 @@ from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import ShardReport
 from llmgw.core.types.plan import DrainReplica, StartReplica, StopReplica
-from llmgw.core.types.state import NodeRegistered, Published, SessionLost, State, Tick
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import (
+    Demanded,
+    DrainBegun,
+    NodeRegistered,
+    Published,
+    SessionLost,
+    State,
+    Tick,
+)
 from tests.core.world import GIB, catalog, demand, half, model, node, profile, running, shard
 
 NEED: dict[str, Any] = {"gpus": 1, "gpu_memory_bytes": 10 * GIB}
@@ -140,22 +150,44 @@ def test_a38_no_gap_the_one_that_returns_unready_waits_for_the_other() -> None:
 # --- groups ----------------------------------------------------------------------------------
 
 
-def deep(after_s: float | None) -> State:
+def deep(after_s: float | None, **k: Any) -> State:
     m = model(
         "deep", profile(nodes=2, gpus=1, gpu_memory_bytes=20 * GIB), low=1, lost_after_s=after_s
     )
-    state = running(catalog(m), node("box1", half(0)), node("box2", half(1)), node("box3"))
+    state = running(
+        catalog(m), node("box1", half(0, **k)), node("box2", half(1, **k)), node("box3")
+    )
     state = observe(state, SessionLost("box1"), 10.0)
     return observe(state, Tick(), 100.0)
 
 
 def test_a33_what_is_left_of_a_group_that_lost_a_rank_ends_and_frees_its_room() -> None:
     (a, *others) = decide(deep(60.0), 100.0).actions
-    assert isinstance(a, StopReplica)
+    assert isinstance(a, DrainReplica), "who is on it still gets the time to end"
     assert (a.reason, [s.node for s in a.shards]) == ("node_silent", ["box2"])
     assert a.why == "1 of 2 shards; the others are on nodes that count as lost"
     assert not [o for o in others if isinstance(o, StartReplica)]
     assert decide(deep(None), 100.0).actions == ()
+
+
+def test_a33_what_nobody_was_ever_on_is_stopped_at_once() -> None:
+    state = deep(60.0, state="loading")
+    (a, *_) = decide(state, 100.0).actions
+    assert isinstance(a, StopReplica)
+    assert (a.reason, [s.node for s in a.shards]) == ("node_silent", ["box2"])
+
+
+def test_a65_streams_of_a_group_that_lost_a_rank_are_not_cut() -> None:
+    """Silence is no proof of death: what it serves may come by a rank that only control does not hear."""
+    state = observe(deep(60.0), DrainBegun("inc-deep-1", "node_silent", "why"), 100.0)
+    gone = frozenset({"inc-deep-1"})
+    state = observe(state, Published(7, gone, gone), 100.0)
+    told = Demand(gateway="g", n=1, table=7, in_flight={"deep-1": 1})
+    state = observe(state, Demanded(told), 101.0)
+    assert not [a for a in decide(state, 102.0).actions if isinstance(a, StopReplica)]
+    state = observe(state, Demanded(replace(told, n=2, in_flight={})), 130.0)
+    stop = next(a for a in decide(state, 131.0).actions if isinstance(a, StopReplica))
+    assert stop.why == "why; drained, nothing in flight"
 
 
 # --- words -----------------------------------------------------------------------------------

@@ -238,6 +238,15 @@ def test_a63_of_what_fell_silent_only_the_one_that_leads_knows_that_nobody_put_i
     assert unheard(observe(state, SessionLost("box1"), 2.0)) == [so]
 
 
+@pytest.mark.parametrize(("level", "so"), [(0, False), (1, True), (2, True)])
+def test_a50_a63_gateways_know_what_may_be_put_to_sleep(level: int, so: bool) -> None:
+    """One that is cut off for a minute is not waited for (`GATEWAY_WORD_S`)."""
+    state = one(shard("alpha-1/0", sleep=level))
+    for seen in (state, observe(state, SessionLost("box1"), 2.0)):
+        (replica,) = table(seen).models["alpha"].replicas
+        assert replica.sleeps is so
+
+
 def test_f45_what_nobody_can_look_at_and_was_up_stays_routed() -> None:
     """A50: unverifiable is not dead; an engine that never came up, or whose record is torn, is another matter."""
     blind = shard("alpha-1/0", state="unknown", error="/proc cannot be read")
@@ -285,6 +294,22 @@ def test_f55_an_engine_under_an_agent_that_is_too_old_is_routed_all_the_same() -
     assert routes(running(CAT, node("box1", shard("alpha-1/0"), protocol=0))) == {
         "alpha-1": "ready"
     }
+
+
+def test_f55_a37_another_of_that_name_under_an_older_agent_is_no_shard_of_this_one() -> None:
+    """One comes up on a node that fell silent; the agent of the other leaves incarnations out, and is read-only."""
+    nameless = node("box1", shard("alpha-1/0", incarnation=""), protocol=0)
+    state = running(CAT, nameless, node("box2", shard("alpha-1/0", state="loading")))
+    state = observe(state, SessionLost("box2"), 1.0)
+    there = table(state).models["alpha"].replicas
+    assert [r.incarnation for r in there] == ["?alpha/alpha-1"]
+
+
+def test_f55_a_half_under_an_older_agent_is_of_the_half_that_has_a_name() -> None:
+    older = node("box2", half(1, incarnation=""), protocol=0)
+    state = running(DEEP, node("box1", half(0)), older)
+    there = table(observe(state, SessionLost("box1"), 1.0)).models["deep"].replicas
+    assert [(r.incarnation, r.state) for r in there] == [("inc-deep-1", "ready")]
 
 
 # --- drains and losers -----------------------------------------------------------------------

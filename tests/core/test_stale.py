@@ -10,7 +10,14 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import ShardReport
-from llmgw.core.types.plan import Action, DrainReplica, StartReplica, StopReplica, Wait
+from llmgw.core.types.plan import (
+    Action,
+    DrainReplica,
+    RollReplica,
+    StartReplica,
+    StopReplica,
+    Wait,
+)
 from llmgw.core.types.state import CatalogLoaded, Failure, SessionLost, State
 from tests.core.world import FP, GIB, at, catalog, gpus, model, node, profile, running, shard
 
@@ -93,3 +100,23 @@ def test_what_has_served_is_rolled_and_not_thrown_away() -> None:
         node("box1", engine("alpha-2", NEW)),
     )
     assert not any(isinstance(a, StopReplica) for a in ends(loads))
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_a66_what_it_gives_back_is_room_for_the_next_step_back(most: int) -> None:
+    """Half way, with room for one more: an old one beside the newer, not the newer stopped first in the same pass."""
+    m = alpha(scaling=alpha().scaling.__class__(min=2, max=most))
+    reports = (
+        engine("alpha-1", FP),
+        engine("alpha-2", NEW),
+        engine("alpha-3", NEW, state="loading"),
+    )
+    plan = decide(picture(m, *reports, size=32), 1.0)
+    stop, wait = plan.actions
+    assert isinstance(stop, StopReplica)
+    assert stop.replica == "alpha-3"
+    assert isinstance(wait, Wait)
+    assert wait.why == "roll: alpha-3 on box1 is still on its way out"
+    (step,) = decide(picture(m, *reports[:2], size=32), 1.0).actions
+    assert isinstance(step, RollReplica)
+    assert step.spots, "beside it"

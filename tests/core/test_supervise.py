@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from llmgw.core.supervise.report import node_report
 from llmgw.core.types.messages import Foreign, Resources, Token
 from llmgw.core.types.node import (
     DeleteRecord,
@@ -14,6 +15,7 @@ from llmgw.core.types.node import (
     Look,
     Measure,
     Register,
+    Renewed,
     Session,
     SessionLost,
     SessionOpened,
@@ -131,6 +133,14 @@ def test_host_memory_is_counted() -> None:
         b.state, facts=replace(FACTS, capacity=replace(FACTS.capacity, host_memory_bytes=None))
     )
     assert b.start(2, resources=Resources(host_memory_bytes=5 * GIB)).of(Spawn)
+
+
+def test_another_certificate_of_its_api_is_in_the_next_report() -> None:
+    """Else who asks this agent by the hash of the one before is refused for the rest of its life."""
+    b = Bench().start(epoch=5)
+    b(Renewed("sha256:new"))
+    assert b.effects == ()
+    assert node_report(b.state, for_register=True).inspect_pin == "sha256:new"
 
 
 def test_the_fence() -> None:

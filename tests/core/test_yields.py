@@ -158,6 +158,22 @@ def test_a_model_just_loaded_is_protected_for_min_up() -> None:
     assert set(drains(decide(state, LATER + 120))) == {"a-1"}
 
 
+def test_a64_who_waited_for_it_has_the_time_to_reach_it() -> None:
+    """No `min_up` was asked for: a load that is thrown away before its first request helps nobody all the same."""
+    cat = catalog(sized("a", 24, yield_after_s=10.0), C)
+    state = running(cat, box(up("a-1", 24, state="loading")))
+    both_wait = {"a": 1, "c": 1}
+    state = said(said(state, LATER - 50, waiting=both_wait), LATER - 1, waiting=both_wait)
+    state = observe(state, NodeRegistered(box(up("a-1", 24))), LATER)
+    plan = decide(state, LATER + 1)
+    assert drains(plan) == {}
+    assert waits(plan, "c").why.endswith("; a-1 has just come up, 1 waiting for it")
+    served = said(state, LATER + 1, waiting={"c": 1}, in_flight={"a-1": 1})
+    assert set(drains(decide(served, LATER + 1))) == {"a-1"}
+    full = said(state, LATER + 10, waiting=both_wait, in_flight={"a-1": 9})
+    assert set(drains(decide(full, LATER + 10))) == {"a-1"}
+
+
 def test_one_that_was_restarted_in_its_place_has_just_loaded() -> None:
     cat = catalog(sized("a", 24, min_up_s=120.0), C)
     state = fleet(cat, box(up("a-1", 24)))

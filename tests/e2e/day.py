@@ -35,7 +35,7 @@ EXPECTED: dict[int, tuple[str, ...]] = {
     14: (r"-/\+ roll  alpha-ID1  .*-c 32768 -> 65536", r"= adopt  beta-ID1/0", r"1 roll"),
     15: (r"deep-ID1/0 .*ready", r"deep-ID1/1 .*ready", r"deep-ID2/0 .*ready", r"deep-ID2/1 .*ready"),
     16: (r"cannot allocate memory|out of memory", r"exited with code 3", r"shorten the context", r"llmgw clear broken"),
-    17: (r"^broken$", r"^alpha-ID1$", r"^2> llmgw: there is no node, model or replica called 'nobody'"),
+    17: (r"^broken$", r"^alpha-ID1$", r"^2> llmgw: there is no node, model or replica called nobody$"),
     18: (r"^\[exit 1\]", r"^degraded: ", r"^\[exit 3\]"),
     19: (r"GPU 0 of box1 is drained", r"503", r"may be used again"),
     20: (r"b8933", r"b9402", r"-/\+ roll"),

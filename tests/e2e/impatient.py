@@ -5,10 +5,11 @@ Answers for: tests of what idle engines do with real processes, in a bearable ti
 
 import runpy
 
-from llmgw.core.types import state
+from llmgw.core.types import routes
 
 #: More than the pause between two posts of a gateway.
-state.GATEWAY_GONE_S = 7.0
+routes.GATEWAY_GONE_S = 7.0
+routes.GATEWAY_WORD_S = 5.0
 
 if __name__ == "__main__":
     runpy.run_module("llmgw", run_name="__main__", alter_sys=True)

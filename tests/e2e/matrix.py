@@ -22,10 +22,12 @@ from typing_extensions import override
 from llmgw.agent.logs import LOG_MAX_BYTES
 from tests.e2e import truth
 from tests.e2e.nursery import Nursery
-from tests.e2e.stage import ASLEEP, DEAF, STEADY, Stage
+from tests.e2e.stage import ASLEEP, DEAF, RIVAL, STEADY, Stage
 
 #: Fleets beside each other: they mostly wait, for time-outs and for one another.
 BESIDE = 6
+#: A slow box may see the end before the start that follows it has come, and nothing is kept: then the next one is it.
+SWAPS = 5
 
 
 # ---------------------------------------------------------------- what some points need besides a tour
@@ -95,6 +97,18 @@ def down(stage: Stage) -> None:
         stage.http.post(f"{stage.urls['control']}/api/v1/shutdown", json={})
 
 
+def swapped(stage: Stage) -> None:
+    """Two models that do not fit beside each other, to and fro: the start goes out together with the stop."""
+    for _ in range(SWAPS):
+        stage.wake(RIVAL)
+        stage.rest(STEADY, RIVAL, DEAF)
+        stage.wake(ASLEEP)
+        stage.whole()
+        stage.started(2)
+        if stage.deaths:
+            return
+
+
 class Way(NamedTuple):
     """How a point is come to: `meanwhile` its part is down before the life in which it dies; `then` in that life."""
 
@@ -125,6 +139,7 @@ WAYS = {
     "log-copied": Way(meanwhile=long_log),
     "before-Identify": Way(meanwhile=lost_engine, slow=True),
     "after-Identify": Way(meanwhile=lost_engine, slow=True),
+    **dict.fromkeys(("start-kept", "start-due"), Way(then=swapped)),
 }
 #: In how many lives a point is died at, where that is not three: how often a start and a tour pass it. Points that
 #: stand for others, which are there by their own names, are tried once.

@@ -25,6 +25,8 @@ from tests.e2e.truth import Engine, Json
 STEADY = "alpha"
 #: On demand, with the one GPU; a catalog edit drains and stops it, a request wakes it.
 ASLEEP = "beta"
+#: On demand, with the same GPU: it comes only where a cell asks for it, in the other's place.
+RIVAL = "delta"
 #: Always on, on the CPU, deaf to TERM; killed once, and rolled by a catalog edit.
 DEAF = "gamma"
 SOON_S, TICK_S = 60.0, 0.15
@@ -46,10 +48,11 @@ def catalog(starts: Path, edition: int) -> Json:
         return model(["sh", "-c", script, *fake("--alias", name, *flags)], least=least, **more)
 
     edited = ("--exit-code", str(edition))
-    asleep = one(ASLEEP, 0, *edited, gpus=1)
-    asleep["scaling"]["idle_timeout"] = "never"
+    asleep, rival = (one(name, 0, *edited, gpus=1) for name in (ASLEEP, RIVAL))
+    for on_demand in (asleep, rival):
+        on_demand["scaling"] |= {"idle_timeout": "1h", "min_up": "0s"}
     deaf = one(DEAF, 1, *edited, "--ignore-term")
-    models = {STEADY: one(STEADY, 1), ASLEEP: asleep, DEAF: deaf}
+    models = {STEADY: one(STEADY, 1), ASLEEP: asleep, RIVAL: rival, DEAF: deaf}
     return {"version": 1, "defaults": DEFAULTS, "models": models}
 
 
@@ -190,12 +193,12 @@ class Stage(Fleet):
         document = catalog(self.starts, self.edition)
         self.catalog.write_text(yaml.safe_dump(document, sort_keys=False))
 
-    def wake(self) -> None:
-        """A client asks for the model that sleeps, and is answered, whoever dies meanwhile (F5, F82)."""
+    def wake(self, name: str = ASLEEP) -> None:
+        """A client asks for a model that sleeps, and is answered, whoever dies meanwhile (F5, F82)."""
         answers: list[httpx.Response | Exception] = []
 
         def ask() -> None:
-            body = {"model": ASLEEP, "messages": [{"role": "user", "content": "hi"}]}
+            body = {"model": name, "messages": [{"role": "user", "content": "hi"}]}
             url = f"{self.urls['gateway']}/v1/chat/completions"
             try:
                 answers.append(httpx.post(url, json=body, timeout=SOON_S, trust_env=False))
@@ -256,6 +259,6 @@ class Stage(Fleet):
 
     def clear(self) -> None:
         """What one cell made of the failure counts is nothing to the next."""
-        for name in (ASLEEP, DEAF):
+        for name in (ASLEEP, RIVAL, DEAF):
             url = f"{self.urls['control']}/api/v1/replicas/{name}/clear"
             self.http.post(url, json={}).raise_for_status()

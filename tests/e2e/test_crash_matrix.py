@@ -113,6 +113,14 @@ def test_agent_dies_while_an_engine_ends(matrix: Matrix, cell: Cell) -> None:
     matrix.result(cell)
 
 
+@cells("agent", of_agent.SWAP)
+def test_agent_dies_between_an_end_and_the_start_that_waits_for_it(
+    matrix: Matrix, cell: Cell
+) -> None:
+    """F1, A64: what it kept back is in no journal; control orders it again, and it is started once."""
+    matrix.result(cell)
+
+
 @pytest.mark.parametrize("cell", pairs(), ids=str)
 def test_both_die(matrix: Matrix, cell: Cell) -> None:
     """F36: an agent that comes back while control is down keeps what runs, and control finds it so."""

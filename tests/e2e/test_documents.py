@@ -58,7 +58,7 @@ def test_every_verb_with_json(fleet: Fleet, tmp_path: Path) -> None:
         type(judged(fleet.llmgw(*words, "-o", "json"))).SCHEMA
         for words in (
             ("status",), ("status", "alpha"), ("status", "--check"), ("adopt", "--dry-run"), ("adopt",),
-            ("wake", "beta", "--dry-run"), ("wake", "huge"), ("wait", "alpha"), ("events",),
+            ("wake", "beta", "--dry-run"), ("wake", "huge"), ("wait", "alpha"), ("events",), ("logs", "alpha"),
             ("catalog", "check", fleet.catalog), ("catalog", "show", fleet.catalog), ("doctor",), ("version",),
             ("key", "add", "client", "--model", "alpha", "--in-flight", "2", "--per-minute", "9", "--upstream"),
             ("key", "list"), ("import", "llama-swap", swap),

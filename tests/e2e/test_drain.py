@@ -136,5 +136,5 @@ def test_what_fits_nowhere_is_told_at_once_and_undrain_gives_it_back(make: Make)
     said = fleet.llmgw("drain", "bxo1", "--yes")
     assert (said.returncode, said.stderr) == (
         1,
-        "llmgw: there is no node called bxo1\nhint: did you mean box1?\n",
+        "llmgw: there is no node called bxo1\nhint: did you mean box1? `llmgw status` shows what there is\n",
     )

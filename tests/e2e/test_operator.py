@@ -181,6 +181,8 @@ def test_a43_force_is_for_one_shard_and_a47_a_lost_node_is_forgotten(make: Make)
     wait_for(fleet.status, "control")
     assert status(fleet)["settling"]["waiting_for"] == ["box1"]
     assert fleet.llmgw("forget", "box1").returncode == 2
-    assert fleet.llmgw("forget", "bxo1").stderr.endswith("hint: did you mean box1?\n")
+    assert fleet.llmgw("forget", "bxo1").stderr.endswith(
+        "hint: did you mean box1? `llmgw status` shows what there is\n"
+    )
     assert fleet.llmgw("forget", "box1", "--yes").stdout == "box1 is forgotten\n"
     assert status(fleet)["nodes"] == []

@@ -68,6 +68,10 @@ def test_it_shows_the_fleet_and_goes_on_showing_it(make: Make, browser: Browser)
     browser.open(fleet.urls["control"])
     browser.wait(SHOWN)
     browser.wait("document.getElementById('summary').textContent.includes('would be disturbed')")
+    ended = [{"shard": "a-1/0", "verdict": "adopt"}, {"shard": "b-1/0", "verdict": "terminal"}]
+    plan = json.dumps({"shards": ended, "actions": [], "disturbs": 0, "complete": True})
+    summary = "document.getElementById('summary').textContent"
+    assert browser.value(f"(showPlan({plan}), {summary})").startswith("1 of 1 engines go on")
     text = browser.value("document.body.innerText")
     for part in (
         "box1",

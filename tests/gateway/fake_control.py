@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from llmgw.core.types.routes import RouteTable
+from llmgw.core.types.routes import Heard, RouteTable
 from tests.gateway.peers import Asked, Client, read_request
 
 
@@ -29,6 +29,8 @@ class FakeControl:
         self.stands_by = False
         #: takes what is sent and answers nothing, as where its host is gone
         self.deaf = False
+        #: nobody can read what it answers to demand
+        self.garbled = False
         self.demands: list[dict[str, Any]] = []
         self.polls: list[Asked] = []
         self.port = 0
@@ -99,7 +101,10 @@ class FakeControl:
         if asked.path == "/gateway/v1/demand":
             self.demands.append(json.loads(asked.body))
             await self.notify()
-            return 200, b"{}"
+            version = self.table.version if self.table is not None else 0
+            if self.garbled:
+                return 200, b"{"
+            return 200, msgspec.json.encode(Heard(version=version, leader=not self.stands_by))
         assert asked.path.startswith("/gateway/v1/routes?version=")
         self.polls.append(asked)
         await self.notify()

@@ -24,9 +24,7 @@ class Nobody:
 
 def ended(request: Request, model: str = "", end: str = "refused", why: str = "") -> Ended:
     answer = Answer(Nobody(), request, b"id-1", keep_alive=True)
-    return Ended(
-        request, answer, model, model and "r", "", 0.0123, 0.01, end, why, b"", None, 0.0, None
-    )
+    return Ended(request, answer, model, model and "r", "", 0.0123, 0.01, end, why, b"", None, None)
 
 
 def test_a_line_says_what_became_of_a_request_and_holds_no_query() -> None:

@@ -6,11 +6,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from llmgw.core.types.routes import RouteKey
 from llmgw.gateway import common
-from llmgw.gateway.common import ALIVE_S, ROWS, Common, memory, shared
+from llmgw.gateway.common import ALIVE_S, LOOKS, ROWS, Common, Row, memory, shared
 from llmgw.gateway.keys import Keys
 from llmgw.gateway.openai import ProblemError
 from tests.gateway.peers import request
@@ -28,12 +29,12 @@ def gateway(workers: int = 3) -> list[Common]:
         os.close(fd)
 
 
-def living() -> tuple[Common, Common]:
-    """Two that said at 0 that they live."""
-    a, b = gateway(2)
-    for one in (a, b):
+def living(count: int = 2) -> list[Common]:
+    """Some that said at 0 that they live."""
+    found = gateway(count)
+    for one in found:
         one.alive(0.0)
-    return a, b
+    return found
 
 
 def of(one: Common, *keys: RouteKey) -> Keys:
@@ -200,6 +201,78 @@ def test_two_that_take_the_last_place_at_once_do_not_both_have_it() -> None:
     mine.put(1)
     its.put(1)
     assert mine.others(0.0) == its.others(0.0) == 1
+
+
+class Asks:
+    """One worker that asks for one more place: what it says, what it looks at and what it does then are three steps."""
+
+    def __init__(self, row: Row, limit: int) -> None:
+        self.row, self.limit = row, limit
+        self.asked = False
+        self.saw: bool | None = None
+        self.has: bool | None = None
+
+    @property
+    def now(self) -> tuple[bool, bool | None, bool | None]:
+        return self.asked, self.saw, self.has
+
+    def step(self) -> None:
+        if not self.asked:
+            self.row.ask(1)
+            self.asked = True
+        elif self.saw is None:
+            self.saw = self.row.answer(self.limit, 0.0)
+        else:
+            self.row.put(int(self.saw))
+            self.has = self.saw
+
+
+@pytest.mark.parametrize(("count", "limit"), [(2, 1), (3, 1), (3, 2), (2, 2), (4, 3)])
+def test_of_workers_that_ask_at_once_as_many_have_a_place_as_there_are(
+    count: int, limit: int
+) -> None:
+    """Whatever the order of their steps: never more than there are, none is left free, and nobody waits for ever."""
+    seen: set[tuple[tuple[bool, bool | None, bool | None], ...]] = set()
+    ones = living(count)
+
+    def played(order: tuple[int, ...]) -> None:
+        asking = [Asks(one.row("e", order), limit) for one in ones]
+        for who in order:
+            asking[who].step()
+        now = tuple(a.now for a in asking)
+        if now in seen:  # what comes of it was looked at: nothing else counts
+            return
+        seen.add(now)
+        left = [i for i, a in enumerate(asking) if a.has is None]
+        have = sum(a.has is True for a in asking)
+        assert have <= limit, order
+        assert left or have == min(count, limit), order
+        waits = [a for a in asking if a.asked and a.saw is None]
+        stuck = [a for a in waits if a.row.answer(limit, 0.0) is None]
+        assert not left or len(stuck) < len(left), order
+        for who in left:
+            played((*order, who))
+
+    played(())
+
+
+def test_who_is_stopped_while_it_asks_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has what it asked for until it is not heard of any more; nobody waits for it, and it finds that it has it."""
+    a, b = living()
+    mine, its = a.row("e"), b.row("e")
+    looks: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: looks.append(1))
+    its.ask(1)
+    assert not mine.claim(1, 1, 0.0)
+    assert len(looks) == LOOKS
+    assert mine.others(0.0) == 1
+    assert its.answer(1, 0.0) is True
+    its.put(0)  # it took it, and is done
+    assert mine.claim(1, 1, 0.0)
+    its.ask(1)  # and was killed
+    mine.put(0)
+    a.alive(ALIVE_S)
+    assert mine.claim(1, 1, ALIVE_S)
 
 
 def test_a_row_of_a_changed_limit_is_another() -> None:

@@ -151,6 +151,29 @@ def test_a_body_where_head_has_none_ends_the_connection() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_an_answer_that_has_no_body_has_no_length(status: str) -> None:
+    """RFC 9110 8.6: that of a 304 would be another one's."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+
+            async def answers(talk: Talk) -> None:
+                length = "content-length: 55\r\n" if status.startswith("304") else ""
+                await talk.say(f'HTTP/1.1 {status}\r\netag: "x"\r\n{length}\r\n'.encode())
+
+            engine = await world.engine(answers)
+            world.use(table(m=loaded(engine.replica())))
+            client = await world.client()
+            for _ in range(2):
+                answer = await client.get("/upstream/m/file")
+                assert (str(answer.status), answer.headers["etag"]) == (status[:3], '"x"')
+                assert "content-length" not in answer.headers
+            assert engine.connections == 1
+
+    run(scenario())
+
+
 def test_a_chunked_answer_to_an_http_1_0_client_ends_with_its_connection() -> None:
     async def scenario() -> None:
         async with rig() as world:

@@ -251,6 +251,36 @@ def test_http_1_0() -> None:
     assert not request.keep_alive
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"HTTP://a/v1/models?x=//", b"/v1/models"),
+        (b"https://a:1/healthz", b"/healthz"),
+        (b"http://a", b"/"),
+        (b"http://a?x=/healthz", b"/"),
+        (b"*", b"*"),
+        (b"/http://a/x", b"/http://a/x"),
+    ],
+)
+def test_the_path_of_a_target_in_absolute_form(target: bytes, path: bytes) -> None:
+    request = read(b"OPTIONS %b HTTP/1.1\r\n%b\r\n" % (target, HOST)).ready[0]
+    assert request.path == path
+    assert request.target.partition(b"?")[2] == target.partition(b"?")[2]
+
+
+@pytest.mark.parametrize("host", [b"a b", b"a/b", b"a@b", b"a,b", b"a?b", b"a#b", b"a\\b"])
+def test_a_host_that_is_none_is_refused(host: bytes) -> None:
+    """RFC 9112 3.2."""
+    reader = read(b"GET / HTTP/1.1\r\nhost: %b\r\n\r\n" % host)
+    assert reader.error is not None
+    assert reader.error.status == 400
+
+
+@pytest.mark.parametrize("host", [b"", b"a", b"my_host:8800", b"[::1]:8800", b"[fe80::1%25eth0]"])
+def test_a_host_of_any_kind_passes(host: bytes) -> None:
+    assert read(b"GET / HTTP/1.1\r\nhost: %b\r\n\r\n" % host).ready
+
+
 def test_answers_of_our_own() -> None:
     assert (
         answer(200, b"a: b\r\n", b"hi", keep_alive=True)

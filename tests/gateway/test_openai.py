@@ -139,6 +139,7 @@ def test_errors_in_anthropics_shape() -> None:
 def test_errors_in_a_stream_of_responses() -> None:
     event = openai.error_event(PROBLEM, "responses", "id-1")
     data = json.loads(event.split(b"data: ")[1])
+    assert data["type"] == "error", "by which clients tell events apart"
     assert data["message"] == "it failed"
     assert data["code"] == "model_failed"
 

@@ -67,6 +67,14 @@ def test_headers_that_go_on() -> None:
     assert reader.length == 2
 
 
+def test_headers_that_connection_names_are_for_this_hop() -> None:
+    """RFC 9110 7.6.1."""
+    reader = ReplyReader()
+    head = b"HTTP/1.1 200 OK\r\nX-Hop: 1\r\nConnection: keep-alive, X-Hop\r\nx-stays: 2\r\ncontent-length: 0\r\n\r\n"
+    reader.feed(head)
+    assert reader.lines == b"HTTP/1.1 200 OK\r\nx-stays: 2\r\n"
+
+
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     reader, got = read(OK + b"\r\nhel", b"lo")
     assert got == b"hello"

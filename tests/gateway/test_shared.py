@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from msgspec.structs import replace
 
 from llmgw.core.types.routes import RouteReplica, RouteTable
 from llmgw.gateway.balance import Fleet, Target
-from llmgw.gateway.common import ALIVE_S, Common
+from llmgw.gateway.common import ALIVE_S, Common, Row
 from llmgw.gateway.endpoint import Endpoint
-from llmgw.gateway.shared import SharedTarget, share
+from llmgw.gateway.shared import SharedEndpoint, SharedTarget, share
 from tests.gateway.peers import Client, Talk
 from tests.gateway.rig import loaded, run, table
 from tests.gateway.test_common import gateway
@@ -106,6 +107,35 @@ def test_of_two_workers_that_choose_at_the_same_moment_one_gets_the_last_place(
     assert got[0] is not None
     got[0].left(0.0)
     assert take(a)
+
+
+def test_of_two_that_asked_before_either_looked_one_gets_the_last_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With no queue both were refused, and the place stayed free."""
+    (a, _), (b, _) = workers(table(m=loaded(E1, max_in_flight=1)))
+    (its,) = b.endpoints
+    assert isinstance(its, SharedEndpoint)
+    plain, said = Row.ask, list[bool | None]()
+
+    def ask(self: Row, count: int) -> None:
+        plain(self, count)
+        plain(its.row, 1)
+
+    monkeypatch.setattr(Row, "ask", ask)
+
+    def looks() -> None:
+        said.append(its.row.answer(1, 0.0))
+        its.row.put(int(bool(said[-1])))
+
+    monkeypatch.setattr(os, "sched_yield", looks)
+    first = take(a)
+    assert first is not None
+    assert said == [False]
+    assert take(b) is None
+    monkeypatch.undo()
+    first.left(0.0)
+    assert take(b) is its
 
 
 def test_the_queue_is_one_queue() -> None:

@@ -351,3 +351,18 @@ def test_an_opened_stream_whose_engine_dies() -> None:
             assert b"engine_failed" in body
 
     run(scenario())
+
+
+def test_a_wait_in_vain_is_a_wait_in_the_log() -> None:
+    async def scenario() -> None:
+        async with rig() as world:
+            world.use(table(1, m=RouteModel(status="loading", wait_timeout_s=60)))
+            client, left = await waits(world, ASK), await waits(world, ASK)
+            world.clock.now += 30
+            left.reset()
+            await world.until(lambda: world.waiting() == {"m": 1})
+            world.pass_time(30)
+            assert (await client.answer()).status == 503
+            assert [line["waited_ms"] for line in world.lines()] == [30_000, 60_000]
+
+    run(scenario())

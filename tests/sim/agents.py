@@ -232,7 +232,7 @@ class Agent(Process):
 
         if which != "ask":
             self.sim.clock.after(0.3, acts)
-        self._answer(lambda: evidence.door(self.host, record, which), 0.5)
+        self._answer(lambda: self._turned(record, which), 0.5)
 
     def _patience_s(self, record: Record) -> float:
         """Answers of what is up and well, or loads, are slow in coming: it keeps the simulator quick."""
@@ -352,6 +352,11 @@ class Agent(Process):
         """A fresh `GpusSeen` first, as `types.node` has it: else control hears of an end before the room."""
         self._look_at_gpus()
         return evidence.memory(self.host, record)
+
+    def _turned(self, record: Record, which: n.DoorName) -> n.DoorAnswered:
+        """The same, for what fell asleep has just given back."""
+        self._look_at_gpus()
+        return evidence.door(self.host, record, which)
 
     def _see_gpus(self, gpus: tuple[Gpu, ...] | None, foreign: tuple[Foreign, ...]) -> None:
         error = "" if gpus is not None else "the driver does not answer"

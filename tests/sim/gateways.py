@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from llmgw.core.types.routes import Demand, RouteModel, RouteReplica, RouteTable
+from llmgw.core.types.routes import Demand, Heard, RouteModel, RouteReplica, RouteTable
 from llmgw.gateway.balance import as_known
+from llmgw.gateway.word import Word
 from tests.sim.world import Engine
 
 if TYPE_CHECKING:
+    from tests.sim.controls import Control
     from tests.sim.simulation import Simulation
 
 POST_S = 4.0
@@ -45,6 +47,7 @@ class Gateway:
         #: since when it has said nothing; None: its last post went out
         self.silent_since_s: float | None = None
         self.table = RouteTable()
+        self.word = Word()
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.waited_since_s: dict[str, float] = {}
@@ -86,8 +89,10 @@ class Gateway:
         """A newer table takes the place of the old one; a partial one only adds and changes (A50)."""
         if not self.up or table.version <= self.table.version:
             return
-        before, new = self.table, as_known(self.table, table)
+        before = self.word.remembered(self.table, self.sim.clock.now)
+        new = as_known(before, table)
         self.table = merged(before, new) if new.partial else new
+        self.word.uses(table.version)
         self.sim.judge.adopts(self, table, before)
         self._try()
         self._refuse()
@@ -131,6 +136,8 @@ class Gateway:
             # A port may be another engine's by now: that one has another key and says 401.
             if engine is None or not engine.is_of(route.incarnation):
                 continue
+            if route.sleeps and self.sim.clock.now >= self.word.until:
+                continue  # it may sleep by now
             if route.state == "ready" and engine.answers(self.sim.clock.now):
                 self.sim.judge.sent(self, engine)
                 return route, engine
@@ -173,11 +180,16 @@ class Gateway:
         for url, control in self.sim.controls.items():
             if control.up:
                 to = partial(control.demand, demand)
-                self.sim.net.call((self.name, url), to, self._told, lambda: None)
+                told = partial(self._told, control, self.sim.clock.now)
+                self.sim.net.call((self.name, url), to, told, lambda: None)
 
-    def _told(self, table: RouteTable) -> None:
-        if not self.silent:
-            self.adopt(table)
+    def _told(self, control: Control, sent_s: float, table: RouteTable) -> None:
+        if self.silent:
+            return
+        self.adopt(table)
+        said = Heard(version=table.version, leader=not control.standing)
+        self.word.heard(sent_s, said, self.table.version, self.sim.clock.now)
+        self._try()
 
     def demand(self, n: int) -> Demand:
         now = self.sim.clock.now

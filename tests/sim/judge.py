@@ -7,6 +7,7 @@ design itself allows an exception, the exception is written beside the check wit
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from llmgw.core import check
@@ -15,9 +16,9 @@ from llmgw.core.types import messages as m
 from llmgw.core.types import node as n
 from llmgw.core.types import plan as p
 from llmgw.core.types.record import Key, Record
-from llmgw.core.types.routes import RouteReplica, RouteTable
+from llmgw.core.types.routes import GATEWAY_GONE_S, GATEWAY_SILENT_S, RouteReplica, RouteTable
 from llmgw.core.types.sleep import SleepShard, WakeShard
-from llmgw.core.types.state import GATEWAY_GONE_S, GATEWAY_SILENT_S, QUIET_S, Draining, Shard
+from llmgw.core.types.state import QUIET_S, Draining, Shard
 from tests.sim import restraint, room
 from tests.sim.orders import Order, why_start, why_stop
 from tests.sim.rest import findings
@@ -47,6 +48,8 @@ class Judge:
         self.orders: dict[str, Order] = {}
         #: when its end was first ordered, whatever became of that
         self.begun_s: dict[str, float] = {}
+        #: ordered to end, and the record that knew of it is gone: each is to be ordered anew
+        self.lapsed: list[Engine] = []
         self.unneeded: dict[str, str] = {}
         #: the headline: healthy, claimed, wanted, and yet ended by our doing
         self.needless = 0
@@ -119,9 +122,9 @@ class Judge:
         self.require("no stream is cut", not cut, f"{engine} falls asleep, {len(cut)} in flight")
 
     def sent(self, gateway: Gateway, engine: Engine) -> None:
-        """By one that is out of the count it may be: no sleep waits for it, and it serves by its last table (F5)."""
-        asleep = engine.sleeping and not self.forgotten(gateway)
-        self.require("no request is sent to a sleeper", not asleep, f"to {engine}")
+        """Nor by one that is out of the count, for which no sleep waits (`GATEWAY_WORD_S`)."""
+        what = f"by {gateway.name} to {engine}"
+        self.require("no request is sent to a sleeper", not engine.sleeping, what)
 
     def _freed(self, host: Host, key: Key) -> None:
         left = host.live(key)
@@ -180,7 +183,21 @@ class Judge:
             f"{name} to {engine}, {len(cut)} in flight, ordered {now - order.at_s:.1f} s ago: {order.why}",
         )
 
+    def forgets(self, engine: Engine) -> None:
+        """The record of this one is gone; the other ranks of its group may be on their way out by theirs."""
+        if self._order(engine) is not None:
+            self.lapsed.append(engine)
+
+    def _again(self, incarnation: str, shards: Iterable[Shard]) -> bool:
+        """Whether some of these were forgotten; from now on they are ordered again."""
+        names = {x.report.shard for x in shards}
+        left = [e for e in self.lapsed if not (e.is_of(incarnation) and e.key[0] in names)]
+        again, self.lapsed = len(left) < len(self.lapsed), left
+        return again
+
     def _order(self, engine: Engine) -> Order | None:
+        if any(e is engine for e in self.lapsed):
+            return None
         named = (order for inc, order in self.orders.items() if engine.is_of(inc))
         return self.orders.get(engine.key[1]) or next(named, None)
 
@@ -243,7 +260,8 @@ class Judge:
 
     def ends(self, control: Control, action: Ended, reason: str) -> None:
         """Remember who ordered an end and whether its reason is true; judged when a healthy engine is signalled."""
-        if action.incarnation in self.orders and reason not in CUTTING:
+        again = self._again(action.incarnation, action.shards)
+        if action.incarnation in self.orders and reason not in CUTTING and not again:
             return  # a group that drains and loses a rank meanwhile has another reason from then on
         state, at_s = control.picture, self.sim.clock.now
         begun = state.draining.get(action.incarnation)
@@ -267,7 +285,7 @@ class Judge:
 
     def reminded(self, shard: Shard, drain: Draining) -> None:
         """Ordered and judged long ago; since then a journal that knew of it was lost, and the inventory was not."""
-        if shard.incarnation not in self.orders:
+        if self._again(shard.incarnation, (shard,)) or shard.incarnation not in self.orders:
             r = shard.report
             self.orders[shard.incarnation] = Order(
                 reason=drain.reason,
@@ -278,7 +296,7 @@ class Judge:
 
     def asked(self, shard: Shard) -> None:
         """An operator's order that takes no plan, and waits for nobody."""
-        if shard.incarnation not in self.orders:
+        if self._again(shard.incarnation, (shard,)) or shard.incarnation not in self.orders:
             now = self.sim.clock.now
             why = f"an operator forces {shard.report.shard}"
             self.orders[shard.incarnation] = Order(

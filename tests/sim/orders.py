@@ -179,9 +179,11 @@ def why_stop(
     }
     if reason in ("operator", "cordon"):
         people = control.sim.people
-        asked = action.incarnation in people.stopped
-        asked = asked or any(people.may_leave(e.host, e.start.gpus) for e in engines)
-        return "" if asked else "no operator asked for it"
+        # Of a group also what has died there and nobody has told yet, and what is not there yet: it leaves as one.
+        places = {(e.host, e.start.gpus) for e in engines}
+        places |= {(x.node, x.report.gpus) for x in action.shards}
+        asked = any(people.may_leave(*place) for place in places)
+        return "" if asked or action.incarnation in people.stopped else "no operator asked for it"
     if reason == "port_conflict":
         alone = [_port(control, e) for e in engines]
         return "" if not all(alone) else alone[0]

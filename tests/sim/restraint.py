@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.types import plan as p
 from llmgw.core.types.messages import LIVE, Start
-from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import GATEWAY_GONE_S, Shard, State
+from llmgw.core.types.routes import GATEWAY_GONE_S, RouteTable
+from llmgw.core.types.state import Shard, State
 
 if TYPE_CHECKING:
     from tests.sim.controls import Control
@@ -104,7 +104,8 @@ def sleepless(control: Control, found: Survey, plan: p.Plan) -> str:
     ends = {a.incarnation for a in plan.actions if isinstance(a, Ended | p.NapReplica)}
     ends |= state.dozing.keys()  # out of the routes already, as one that is drained
     # An upgraded agent that names incarnations again, or a node that was forgotten, brings them anew.
-    there = {r.incarnation for r in found.replicas}
+    # One that wakes, for a request or by an operator's word, comes up anew.
+    there = {r.incarnation for r in found.replicas if r.state != "asleep"}
     control.heard.up_s = {inc: s for inc, s in control.heard.up_s.items() if inc in there}
     for r in found.replicas:
         model = state.catalog.models.get(r.model)

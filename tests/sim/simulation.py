@@ -140,7 +140,7 @@ class Simulation:
         return there if isinstance(there, Engine) else None
 
     def drain_timeout_s(self, model: str, profile: str) -> float:
-        found = self.catalog.models.get(model)
+        found = self.catalog.resolve(model)  # a report calls it by the name of its start (A14)
         if found is None:
             return 120.0
         return (found.profile(profile) or found.profiles[0]).drain_timeout_s

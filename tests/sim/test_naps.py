@@ -57,6 +57,8 @@ def _turn(rng: Random) -> list[str]:
         lines.append(f"journal box1 lost for={rng.choice((1, 5))}")
     if rng.random() < 0.1:
         lines.append("hang box1 alpha-00/0 for=15")
+    if rng.random() < 0.1:
+        lines.append(f"silent gateway for={rng.choice((20, 55, 75))}")
     lines.append(f"advance {rng.choice((1, 4, 9, 16, 30))}s")
     return lines
 

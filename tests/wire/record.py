@@ -137,6 +137,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "events-reply.json": lambda: encode(samples.EVENTS_REPLY),
     "routes.json": lambda: encode(samples.ROUTES),
     "demand.json": lambda: encode(samples.DEMAND),
+    "demand-reply.json": lambda: encode(samples.DEMAND_REPLY),
     "plan.json": plan,
     "status.json": status,
     "record.json": record,

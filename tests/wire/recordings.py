@@ -17,7 +17,7 @@ from llmgw.core.types.messages import (
     Registered,
     Token,
 )
-from llmgw.core.types.routes import Demand, RouteTable
+from llmgw.core.types.routes import Demand, Heard, RouteTable
 from llmgw.wire import decode, encode
 from tests.wire.record import FOLDER
 
@@ -31,6 +31,7 @@ TYPES: dict[str, Any] = {
     "events-reply": EventsReply,
     "routes": RouteTable,
     "demand": Demand,
+    "demand-reply": Heard,
     "token": Token,
 }
 #: Objects whose keys are names, not fields.

@@ -34,7 +34,7 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.node import NodeFacts
 from llmgw.core.types.record import Record
-from llmgw.core.types.routes import Demand, RouteKey, RouteModel, RouteReplica, RouteTable
+from llmgw.core.types.routes import Demand, Heard, RouteKey, RouteModel, RouteReplica, RouteTable
 from llmgw.core.types.sleep import Asleep, Doors, SleepShard, WakeShard
 
 GIB = 1 << 30
@@ -335,6 +335,7 @@ ROUTES = RouteTable(
                     api_key="secret-of-the-engine",
                     upstream_model="alpha-served",
                     unheard=True,
+                    sleeps=True,
                 ),
             ),
         ),
@@ -349,6 +350,8 @@ ROUTES = RouteTable(
         ),
     ),
 )
+DEMAND_REPLY = Heard(version=12_000_007, leader=False)
+
 DEMAND = Demand(
     gateway="8d1d6f0a",
     n=99,

@@ -98,6 +98,35 @@ def test_a_roll_that_waits_for_other_starts_is_marked_like_one() -> None:
     assert (rows["wait"]["model"], rows["wait"]["disturbs"], doc["disturbs"]) == ("alpha", True, 1)
 
 
+def test_an_adopted_engine_says_at_its_own_row_that_it_will_be_replaced() -> None:
+    """At once, in its turn, or once a start that is under way is over: all that `disturbs` counts."""
+    changed = profile(fingerprints={"default": "1:bbbb"})
+    new = catalog(model("alpha", changed, low=2, high=2), model("beta"))
+    olds = (shard(f"alpha-{n}/0", port=18000 + n) for n in (1, 2))
+    doc = document(plan_of(new, node("box1", *olds, shard("beta-1/0", port=18000))))
+    assert (doc["summary"]["adopt"], doc["summary"]["roll"], doc["disturbs"]) == (3, 1, 2)
+    drift = "profile main changed since it was started (1:aaaa -> 1:bbbb)"
+    then = {"action": "roll", "why": drift, "withheld": None}
+    assert [s["then"] for s in doc["shards"]] == [then, then, None]
+
+
+def test_a57_a_roll_that_only_waits_for_a_start_that_is_under_way_is_a_difference() -> None:
+    """`llmgw adopt --dry-run && systemctl restart llmgw-control` has to stop at what is going to be replaced."""
+    new = catalog(model("alpha", profile(fingerprints={"default": "1:bbbb"}), low=1), model("beta"))
+    rising = shard("beta-1/0", port=18001, state="loading")
+    doc = document(plan_of(new, node("box1", shard("alpha-1/0"), rising)))
+    assert [a["action"] for a in doc["actions"]] == ["wait"]
+    assert (doc["disturbs"], doc["exit_code"]) == (1, 1)
+    assert doc["shards"][0]["then"]["action"] == "roll"
+
+
+def test_what_is_held_back_is_said_at_the_row_too() -> None:
+    low = catalog(model("alpha", profile(fingerprints={"default": "1:bbbb"}), low=1))
+    state = replace(running(low, node("box1", shard("alpha-1/0"))), paused="since noon")
+    (row,) = document(decide(state, 0.0))["shards"]
+    assert (row["verdict"], row["then"]["withheld"]) == ("keep", "paused since noon")
+
+
 def test_the_digest_covers_what_would_change_and_nothing_else() -> None:
     other = plan_of(CAT, node("box9", shard("alpha-7/0")))
     assert document(QUIET)["digest"] == document(other)["digest"]

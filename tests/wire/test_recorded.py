@@ -72,6 +72,7 @@ def _tables(sql: bytes) -> list[str]:
     [
         *(samples.REPORT, samples.SHARD, samples.GPU, samples.START, samples.EVENTS),
         *(samples.REGISTERED, samples.EVENTS_REPLY, samples.COMMANDS, samples.DEMAND),
+        samples.DEMAND_REPLY,
         *(samples.ROUTES, samples.ROUTES.models["alpha"], samples.ROUTES.keys[0], samples.RECORD),
     ],
     ids=lambda v: type(v).__name__,

@@ -57,7 +57,8 @@ class Box(Struct, frozen=True):
 
 def looked(folders: Iterable[Path] = (), places: Iterable[Path] | None = None) -> Box:
     """`folders` replace the usual ones for weights, `places` those for programs."""
-    given = [f.expanduser() for f in folders]
+    # In a catalog a path holds for agents, which run in other folders than whoever types this.
+    given = [f.expanduser().absolute() for f in folders]
     given = given or [*(Path(f).expanduser() for f in FOLDERS), *_packaged()]
     there = [f for f in given if f.is_dir()]
     found: dict[str, Weights] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -38,6 +39,25 @@ class Holder(Struct, frozen=True):
     def place(self) -> str:
         """The URL for people."""
         return pinned(self.url)[0]
+
+
+class Told(ABC):
+    """Of every lease: what others are told of us. It may come before the lease is ours, and be another later."""
+
+    _about = Holder("")
+
+    @property
+    def about(self) -> Holder:
+        return self._about
+
+    @about.setter
+    def about(self, told: Holder) -> None:
+        self._about = told
+        self._tell(told)
+
+    @abstractmethod
+    def _tell(self, told: Holder) -> None:
+        """Others, where the lease is ours."""
 
 
 class Epochs(Protocol):

@@ -19,9 +19,10 @@ from typing import Any
 import httpx
 import msgspec
 from msgspec.structs import replace
+from typing_extensions import override
 
 from llmgw.control.crash import crash
-from llmgw.control.lease.base import Epochs, Holder, LeaseLostError, NotYetError
+from llmgw.control.lease.base import Epochs, Holder, LeaseLostError, NotYetError, Told
 from llmgw.control.lease.calls import Etcd, EtcdError, number, plain, text
 from llmgw.control.lease.spec import Store
 from llmgw.errors import LlmgwError
@@ -38,7 +39,7 @@ def awake_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class EtcdLease:
+class EtcdLease(Told):
     name = "etcd"
     #: Who obeyed one leader of this store obeys the next by its epoch.
     id = "etcd"
@@ -53,8 +54,8 @@ class EtcdLease:
     ) -> None:
         self.problem = ""
         self.holder: Holder | None = None
-        #: what others are told of us, and what of it is in the key
-        self._about = self._told = Holder("")
+        #: what of `about` is in the key
+        self._told = Holder("")
         self.intent = b""
         self._where = where
         self._etcd = Etcd(where, transport)
@@ -74,14 +75,9 @@ class EtcdLease:
 
     # -- asked by the writer, which waits for nobody
 
-    @property
-    def about(self) -> Holder:
-        return self._about
-
-    @about.setter
-    def about(self, told: Holder) -> None:
-        """Of a leader the next renewal tells it, which is due at once: its certificate may be another."""
-        self._about = told
+    @override
+    def _tell(self, told: Holder) -> None:
+        """The next renewal does, which is due at once: its certificate may be another."""
         if self._created:
             self._poke.set()
 

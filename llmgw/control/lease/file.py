@@ -9,8 +9,10 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from typing_extensions import override
+
 from llmgw.control.crash import crash
-from llmgw.control.lease.base import Epochs, Holder, LeaseLostError
+from llmgw.control.lease.base import Epochs, Holder, LeaseLostError, Told
 from llmgw.control.lease.locks import Flock, Lock, TakenError, flock_folder
 from llmgw.errors import LlmgwError
 
@@ -21,7 +23,7 @@ LOOK_S = 5.0
 _HOST = ("/etc/machine-id", "/proc/sys/kernel/random/boot_id")
 
 
-class FileLease:
+class FileLease(Told):
     """Taken when made; an epoch only when asked for. The folder too is for one control: its gateway lives there.
 
     `standby`: where another has it, it is waited for (`run`) instead of refused.
@@ -35,7 +37,6 @@ class FileLease:
         self.id = _id(inventory)
         self.holder: Holder | None = None
         self.held = False
-        self._about = Holder("")
         self._inventory = Flock(inventory)
         self._folder = Lock(inventory.parent, os.O_RDONLY | os.O_DIRECTORY, flock_folder)
         self._epochs = epochs
@@ -50,13 +51,8 @@ class FileLease:
         self.held = True
         crash("after_lock")
 
-    @property
-    def about(self) -> Holder:
-        return self._about
-
-    @about.setter
-    def about(self, told: Holder) -> None:
-        self._about = told
+    @override
+    def _tell(self, told: Holder) -> None:
         if self.held:
             self._inventory.sign(told.url, told.name)
 

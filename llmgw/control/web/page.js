@@ -129,9 +129,11 @@ function where(shard) {
 }
 
 function showPlan(p) {
-  const moved = p.shards.filter((x) => !["adopt", "join", "keep", "hold", "terminal"].includes(x.verdict));
-  const kept = p.shards.length - moved.length, n = p.disturbs;
-  $("summary").textContent = `${kept} of ${p.shards.length} engines go on untouched; ` +
+  // One that has ended is no engine that goes on, and none that is disturbed.
+  const there = p.shards.filter((x) => x.verdict !== "terminal");
+  const moved = there.filter((x) => !["adopt", "join", "keep", "hold"].includes(x.verdict));
+  const kept = there.length - moved.length, n = p.disturbs;
+  $("summary").textContent = `${kept} of ${there.length} engines go on untouched; ` +
     `${n === 1 ? "1 engine" : `${n} engines`} would be disturbed.${p.complete ? "" : " Not every node answered."}`;
   table("plan", "What a restart of control would do", ["engine or model", "what", "node", "why"],
     [...moved.map((x) => [x.shard, el("span", x.verdict, kind(x.verdict)), x.node, x.why]),

@@ -247,13 +247,23 @@ def _lost_bucket(loser: Lost) -> Bucket:
     return ("stray" if up else "conflict", loser.why, loser.reason)
 
 
+def _not_reported(state: State, shard: Shard) -> str:
+    """Of what follows others its agent says nothing before they have ended."""
+    there = state.nodes[shard.node].shards if shard.after else ()
+    still = {(s.report.shard, s.incarnation) for s in there if s.holds}
+    names = [name for name, incarnation in shard.after if (name, incarnation) in still]
+    if not names:
+        return "its agent has not reported it yet"
+    return f"it starts once {', '.join(names)} {'has' if len(names) == 1 else 'have'} ended"
+
+
 def _claimed_bucket(state: State, r: Replica, shard: Shard, superseded: dict[str, Shard]) -> Bucket:
     report = shard.report
     differs = _disagrees(state.catalog, r, shard) if r.have > 1 else None
     if differs is not None:
         return differs
     if shard.origin == PLACED:
-        return ("keep", "placed, its agent has not reported it yet", None)
+        return ("keep", f"placed, {_not_reported(state, shard)}", None)
     reason = "drift" if r.drift else None
     if shard.known:
         return ("keep", f"known, {report.state}", reason)

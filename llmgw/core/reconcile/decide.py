@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from llmgw.core import demand, evict, failed, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
-from llmgw.core.place import NoRoom, Placement
+from llmgw.core.place import NoRoom, Placement, find
 from llmgw.core.reconcile import move, nap, stale
 from llmgw.core.reconcile.ends import drained, end, stoppable
 from llmgw.core.reconcile.follow import following
@@ -132,23 +132,29 @@ def _made_room(p: Pass, model: Model, wait: Wait) -> Wait:
 
 
 def _not_yet(p: Pass, model: Model) -> str:
-    """Why no start of the model may be tried now: given up, or backing off (A67)."""
+    """Why no start of the model may be tried now: given up, or backing off (A67); and what would come then."""
     said = failed.gave_up(p.state, model)
     if said:
         return f"failed ({said}); llmgw clear {model.name} lets it start again"
-    return failed.backing_off(p.state, model, p.now)
+    said = failed.backing_off(p.state, model, p.now)
+    if not said:
+        return ""
+    answer = find(p.fleet, model)
+    nowhere = isinstance(answer, NoRoom) and not answer.soon
+    return f"{said}; nor would it find a place now: {answer.why}" if nowhere else said
 
 
 def _roll(p: Pass, model: Model) -> None:
     if not any(r.drift for r in p.kept.get(model.name, [])):
         return
     kept = p.staying(model)
-    old = roll.surplus(p.state, model, kept)
+    ending = p.ending(model)
+    old = roll.surplus(p.state, model, kept, ending)
     if old is not None:
         why = f"{old.drift}; its replacement is ready"
         p.actions.append(drained(old, stoppable(old.members), "drift", why))
         return
-    step = roll.step(p.fleet, model, kept, p.rolls)
+    step = roll.step(p.fleet, model, kept, p.rolls, ending)
     if step is None:
         return
     p.actions.append(step)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from llmgw.core import cordon, drain, hung
 from llmgw.core.adopt.group import dying, rising
+from llmgw.core.asleep import asleep
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.plan import DrainReplica, Replica, StopReplica
 from llmgw.core.types.state import PLACED, Draining, Shard
@@ -42,8 +43,7 @@ def _goes(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     elif not r.kept:
         _loser(p, r, members)
     elif r.held and r.incarnation in p.state.lost:
-        why = f"{r.have} of {r.want} shards; the others are on nodes that count as lost"
-        p.actions.append(_stop(r, members, "node_silent", why, 0.0))
+        _lost(p, r, members)
     elif r.have < r.want and not r.held:
         _incomplete(p, r, members)
     elif r.state == "failed":
@@ -110,16 +110,31 @@ def _loser(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
     reason = verdict.reason or "duplicate_replica"
     if all(s.origin == PLACED for s in members):
         p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
-    elif any(k.incarnation == r.rival and k.complete_and_ready for k in p.survey.replicas):
+    elif _kept_is_there(p, r):
         if any(_may_serve(s) for s in members):
             p.actions.append(drained(r, members, reason, verdict.why))
         else:
             p.actions.append(_stop(r, members, reason, verdict.why, 0.0))
 
 
+def _kept_is_there(p: Pass, loser: Replica) -> bool:
+    """The kept one can be routed; of two that sleep neither serves anybody, and one of them is enough."""
+    kept = (k for k in p.survey.replicas if k.incarnation == loser.rival)
+    return any(k.complete_and_ready or (asleep(k) and asleep(loser)) for k in kept)
+
+
 def _may_serve(shard: Shard) -> bool:
     """It came up, or its agent has only just found it again and cannot tell yet (F43)."""
     return shard.was_live or shard.report.state == "starting"
+
+
+def _lost(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:
+    """What is left of a group. Control alone may not hear the others, and streams go on: they have their time (A65)."""
+    why = f"{r.have} of {r.want} shards; the others are on nodes that count as lost"
+    if any(map(_may_serve, members)):
+        p.actions.append(drained(r, members, "node_silent", why))
+    else:
+        p.actions.append(_stop(r, members, "node_silent", why, 0.0))
 
 
 def _incomplete(p: Pass, r: Replica, members: tuple[Shard, ...]) -> None:

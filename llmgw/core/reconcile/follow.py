@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from llmgw.core.asleep import not_to_be_woken, stuck
 from llmgw.core.place import NoRoom, Placement, find
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.catalog import Model
@@ -19,9 +20,12 @@ Keys = tuple[tuple[str, str], ...]
 
 
 def following(p: Pass, model: Model) -> tuple[Placement, Keys] | None:
-    """Where it goes once some that are being stopped there have ended, and which; None where that makes no room."""
+    """Where it goes once some that are being stopped there have ended, and which; None where that makes no room.
+
+    Nor where one of its own that sleeps can wake then: that is sooner than a load.
+    """
     going = p.fleet.once("being stopped", lambda: _being_stopped(p))
-    answer = _without(p, model, going) if going else None
+    answer = _without(p, model, going) if going and not _wakes(p, model, going) else None
     if answer is None:
         return None
     node = answer.spots[0].node
@@ -67,6 +71,21 @@ def _follows(p: Pass, shard: Shard) -> bool:
     node, report = p.state.nodes[shard.node], shard.report
     ends = report.state != "unknown" and STUCK not in (report.error or "")
     return node.usable and node.report.follows and bool(report.incarnation) and ends
+
+
+def _wakes(p: Pass, model: Model, some: list[Replica]) -> bool:
+    """Whether a sleeper of the model can wake where it lies once these have ended."""
+    mine = [r for r in p.asleep.get(model.name, ()) if not stuck(p.state, model, r)]
+    if not mine:
+        return False
+    fleet = p.fleet
+    mark = fleet.mark()
+    for r in some:
+        fleet.free(r)
+    then = replace(p.state, nodes=dict(fleet.nodes))
+    able = any(not not_to_be_woken(then, fleet.held, r) for r in mine)
+    fleet.reset(mark)
+    return able
 
 
 def _without(p: Pass, model: Model, some: list[Replica]) -> Placement | None:

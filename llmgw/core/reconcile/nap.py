@@ -11,7 +11,7 @@ from math import inf
 from typing import Literal
 
 from llmgw.core import cordon, drain, idle
-from llmgw.core.asleep import awake_again, not_to_be_woken, sleeps, words
+from llmgw.core.asleep import awake_again, not_to_be_woken, sleeps, stuck, words
 from llmgw.core.reconcile.ends import drained, stoppable
 from llmgw.core.reconcile.scratch import Pass
 from llmgw.core.types.catalog import Model
@@ -64,7 +64,7 @@ def wakes(p: Pass, model: Model, why: str) -> NapReplica | Wait | None:
         if not all(map(sleeps, r.members)):
             said = f"{r.replica} is {words(r.members[0])}"
             return Wait(model=model.name, profile=r.profile, why=f"{why}; {said}")
-        if not _stuck(p, model, r) and not not_to_be_woken(p.state, p.held, r):
+        if not stuck(p.state, model, r) and not not_to_be_woken(p.state, p.held, r):
             p.asleep[model.name] = [other for other in asleep if other is not r]
             (shard,) = r.members
             p.fleet.hold(shard.node, awake_again(p.state, p.held, shard))
@@ -77,7 +77,7 @@ def replaced(p: Pass, model: Model, why: str) -> None:
     left = p.asleep.get(model.name, [])
     if left:
         r, *p.asleep[model.name] = left
-        no = _stuck(p, model, r) or not_to_be_woken(p.state, p.held, r)
+        no = stuck(p.state, model, r) or not_to_be_woken(p.state, p.held, r)
         gone = f"asleep, and cannot wake where it lies: {no}; {why}"
         p.actions.append(drained(r, stoppable(r.members), "idle", gone, asleep=True))
 
@@ -86,15 +86,8 @@ def leave(p: Pass, model: Model) -> None:
     """Sleepers on what an operator drained."""
     for r in p.asleep.get(model.name, []):
         why = cordon.leaves(p.state, r.members)
-        if why:
+        if why and r.incarnation not in p.leaving():
             p.actions.append(drained(r, stoppable(r.members), "operator", why))
-
-
-def _stuck(p: Pass, model: Model, r: Replica) -> str:
-    """Why it is not to be woken at all, or ""."""
-    if r.drift and model.on_change == "roll":
-        return r.drift
-    return cordon.leaves(p.state, r.members)
 
 
 def _step(step: Literal["doze", "stay", "sleep", "wake"], r: Replica, why: str) -> NapReplica:

@@ -18,9 +18,8 @@ from llmgw.core.lost import looked
 from llmgw.core.reconcile.failures import gave_out
 from llmgw.core.reconcile.inventory import changed, placed, registered, wanted
 from llmgw.core.reconcile.settle import settled
-from llmgw.core.types.routes import Demand
+from llmgw.core.types.routes import GATEWAY_GONE_S, Demand
 from llmgw.core.types.state import (
-    GATEWAY_GONE_S,
     Announced,
     CatalogLoaded,
     Cleared,

@@ -45,6 +45,7 @@ from llmgw.core.types.node import (
     Probed,
     Refuse,
     Register,
+    Renewed,
     SessionLost,
     SessionOpened,
     Spawned,
@@ -132,6 +133,8 @@ def _fold(state: AgentState, event: Event, now: float) -> tuple[AgentState, tupl
             gpus, error = event.gpus, event.error
             state = replace(state, gpus=gpus, gpus_error=error, foreign=event.foreign)
             return peak.seen(state, event), ()
+        case Renewed():
+            return replace(state, facts=replace(state.facts, inspect_pin=event.pin)), ()
         case Tick():
             return state, ()
         case Spawned() | SpawnFailed() | Exited() | Probed() | TreeSeen() | MemorySeen():

@@ -26,7 +26,7 @@ from llmgw.core.supervise.table import move
 from llmgw.core.supervise.teardown import CAUSE, begin, grace_s, release
 from llmgw.core.types.messages import LIVE, Start
 from llmgw.core.types.node import Identified, NodeFacts, Told
-from llmgw.core.types.record import Record, Watch
+from llmgw.core.types.record import REBOOTED, Record, Watch
 
 Verdict = Literal["rebooted", "unverifiable", "ours", "leftovers", "gone"]
 #: How soon an unverifiable record is asked about again.
@@ -166,10 +166,9 @@ def _rebooted(record: Record, now: float) -> Record:
     """Not even its next attempt: what runs after a reboot is control's decision."""
     watch = replace(record.watch, exited=True, gone=True, free=True, gone_s=now)
     record = replace(record, pid=None, intent=False, watch=watch)
-    why = "the host was rebooted"
     if record.ending in ("failed", "stopped"):
         return _resumed(record, now)
-    return _over(record, why, now)
+    return _over(record, REBOOTED, now)
 
 
 def _over(record: Record, why: str, now: float) -> Record:

@@ -55,7 +55,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """What does not change while the agent process lives."""
+    """What does not change while the agent process lives, but for the certificate that its API shows (`Renewed`)."""
 
     node: str
     node_id: str = ""
@@ -276,23 +276,21 @@ class GpusSeen(Struct, frozen=True, tag=True):
     resident: dict[Key, int] = {}
 
 
+class Renewed(Struct, frozen=True, tag=True):
+    """The agent's API shows another certificate: controls that call it must know its hash."""
+
+    pin: str
+
+
 class Tick(Struct, frozen=True, tag=True):
     pass
 
 
 #: What is told of one record.
 About = (
-    Spawned
-    | SpawnFailed
-    | Exited
-    | Probed
-    | Knocked
-    | TreeSeen
-    | MemorySeen
-    | DoorAnswered
-    | Identified
-)
-Event = CommandReceived | SessionOpened | SessionLost | About | GpusSeen | Tick
+    Spawned | SpawnFailed | Exited | Probed | Knocked | TreeSeen | MemorySeen | DoorAnswered | Identified
+)  # fmt: skip
+Event = CommandReceived | SessionOpened | SessionLost | About | GpusSeen | Renewed | Tick
 
 # ---------------------------------------------------------------- effects
 

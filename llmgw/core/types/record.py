@@ -19,6 +19,8 @@ Key = tuple[str, str]
 Ending = Literal["", "restart", "failed", "stopped"]
 #: In the error of a shard whose processes or memory do not go away: only a person can free what it holds (A43, F67).
 STUCK = "stuck: "
+#: The error of a shard that went down with its host, which says nothing of the shard (F39).
+REBOOTED = "the host was rebooted"
 
 
 class Watch(Struct, frozen=True, kw_only=True):

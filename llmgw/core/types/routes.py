@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+#: A gateway silent for this long makes its replicas busy; after the second figure it is out of the count.
+GATEWAY_SILENT_S = 10.0
+GATEWAY_GONE_S = 60.0
+#: A gateway that was not answered for so long asks nothing new of what may be put to sleep: from the second figure on
+#: control does not wait for it. It counts from when it sent what was answered, control from when that came, which is
+#: later; so all of the difference is to spare, for a connection that is still made and a process that is held up.
+GATEWAY_WORD_S = 45.0
+
 
 class RouteReplica(Struct, frozen=True, kw_only=True):
     """`state`: ready, or draining (finish what is there, send nothing new).
 
     `loopback`: whose it listens on, "" where everybody can reach it. `unheard`: it may sleep by now, by the order of
     another control, and its node has not said; a gateway that has it goes on with it, the others do not begin.
+    `sleeps`: control may have it put to sleep, once no gateway that it counts has it any more (`GATEWAY_WORD_S`).
     """
 
     replica: str
@@ -26,6 +35,7 @@ class RouteReplica(Struct, frozen=True, kw_only=True):
     api_key: str = ""
     upstream_model: str = ""
     unheard: bool = False
+    sleeps: bool = False
 
 
 class RouteModel(Struct, frozen=True, kw_only=True):
@@ -89,3 +99,13 @@ class Demand(Struct, frozen=True, kw_only=True):
     answered: dict[str, float] = {}
     waited: dict[str, float] = {}
     ended: bool = False
+
+
+class Heard(Struct, frozen=True, kw_only=True):
+    """What a control answers to `Demand`. `version`: of its table then; `leader`: it knows of nobody who leads instead.
+
+    From here on the one that leads puts nothing to sleep before this gateway has said that it has the table without it.
+    """
+
+    version: int = 0
+    leader: bool = True

@@ -31,9 +31,6 @@ REPORTED, PLACED, REMEMBERED = "reported", "placed", "remembered"
 SESSION_TTL_S = 15.0
 #: A refused (node, resource) counts as foreign for this long, so the next pass does not ask the same again.
 REFUSAL_HOLD_S = 60.0
-#: A gateway silent for this long makes its replicas busy; after the second figure it is out of the count.
-GATEWAY_SILENT_S = 10.0
-GATEWAY_GONE_S = 60.0
 #: With no node expected, settling ends when no further node has registered for this long (A47).
 QUIET_S = 15.0
 

@@ -177,7 +177,7 @@ class Processes:
         if engine.signals:
             engine.signals, engine.ailing = [], "it was being stopped"
         else:
-            self.sim.judge.orders.pop(engine.key[1], None)
+            self.sim.judge.forgets(engine)
 
     def do_full(self, words: list[str], keys: Keys) -> None:
         """`full control|NODE [for=S]`: no room on its disk; `end=yes` makes room (F15)."""
