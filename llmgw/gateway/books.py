@@ -1,6 +1,6 @@
 """What is written down of a request once it has ended: counters, and its line in the log.
 
-Answers for: all of that behind the answer's last byte, not before it: the loop sends at its end what was written in a
+Answers for: all of that behind the answer's last byte, not before it: a loop may send at its end what was written in a
 round, so whatever is done in the same round delays the client; and lines that hold neither prompts nor keys. They are
 written by hand: through structlog a line costs more than all other accounting of its request. It may not decide.
 """

@@ -101,7 +101,7 @@ class RequestReader:
     """`feed` bytes of one connection; whole requests queue in `ready`, `error` is what ends it after them.
 
     `continue_wanted`: the client waits for `100 Continue` before it sends its body. `partial`: a request has begun and
-    is not whole.
+    is not whole, `held` bytes of its body are here.
     """
 
     def __init__(self, budget: Budget, body_limit: int = BODY_BYTES) -> None:
@@ -125,7 +125,7 @@ class RequestReader:
     def _begin(self) -> None:
         self.in_head = True
         self.partial = False
-        self._read_bytes = self._size = 0
+        self._read_bytes = self.held = 0
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
@@ -170,7 +170,7 @@ class RequestReader:
         self.partial = True
         self._request = self._like.again(b"")
         self._left = length - size
-        self._size = size
+        self.held = size
         if body:
             self._parts.append(body)
         return True
@@ -228,8 +228,8 @@ class RequestReader:
         self._parser = None
 
     def _release(self) -> None:
-        self._budget.used -= self._size
-        self._size = 0
+        self._budget.used -= self.held
+        self.held = 0
         self._parts = []
 
     def _refuse(self, status: int, message: str) -> None:
@@ -343,10 +343,10 @@ class RequestReader:
         self._marks += 1
         self._read_bytes = 0
         self.continue_wanted = False
-        self._size += size
+        self.held += size
         self._budget.used += size
         self._parts.append(part)
-        if self._size > self._body_limit:
+        if self.held > self._body_limit:
             self._refuse(413, f"the body is larger than {self._body_limit} bytes")
         elif self._budget.used > self._budget.limit:
             self._refuse(503, f"requests in flight hold {self._budget.limit} bytes already")

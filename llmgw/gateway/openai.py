@@ -176,6 +176,14 @@ def asked(body: bytes) -> Asked:
     return found
 
 
+def packed(coding: str) -> ProblemError:
+    """RFC 9110 15.5.16."""
+    message = f"the body is sent as {coding[:100]!r}, and bodies are not unpacked here"
+    hint = "send it without Content-Encoding"
+    headers = b"accept-encoding: identity\r\n"
+    return ProblemError(415, "body_encoded", message, hint, headers=headers)
+
+
 class _Prompt(msgspec.Struct):
     system: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()

@@ -14,7 +14,7 @@ import msgspec
 from llmgw.gateway import form, openai, raw, websocket
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.http1 import Request
-from llmgw.gateway.openai import Api
+from llmgw.gateway.openai import Api, ProblemError
 from llmgw.gateway.reply import ReplyReader
 
 #: Pieces of a body, to be sent one after another.
@@ -63,7 +63,13 @@ def asked(request: Request, api: Api) -> Asked:
         found = form.asked(request.body, request.header(b"content-type"))
         span = (found.start, found.end)
         return Asked(found.model, found.stream and api.streams, request.target, span)
-    body = openai.asked(request.body)
+    try:
+        body = openai.asked(request.body)
+    except ProblemError as problem:
+        coding = request.header(b"content-encoding").decode(errors="replace")
+        if coding.lower() in ("", "identity"):
+            raise
+        raise openai.packed(coding) from problem
     return Asked(body.model, body.stream is True and api.streams, request.target)
 
 

@@ -20,6 +20,7 @@ from llmgw.gateway.answer import Answer
 from llmgw.gateway.books import Ended
 from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.http1 import RequestReader
+from llmgw.gateway.openai import ProblemError
 from llmgw.gateway.state import Gateway
 
 #: A client may take this long to send its headers, to send more of a body, to send all of it, and to ask again.
@@ -33,6 +34,8 @@ WRITE_STALL_S = 300.0
 LINGER_S, LINGER_MAX_S = 5.0, 60.0
 #: Next requests that a client sends before its answer (pipelining) are kept up to this; then it is not read.
 STASH_BYTES = 64 * 1024
+#: So much of a body is taken before its key is looked at: all bodies together have a limit, which is for clients.
+STRANGER_BYTES = 1024 * 1024
 NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -125,6 +128,17 @@ class Downstream(asyncio.Protocol):
         if not reader.partial:
             self._began = self._gateway.now
         reader.feed(data)
+        if reader.held > STRANGER_BYTES and not reader.ready and reader.error is None:
+            self._known()
+
+    def _known(self) -> bool:
+        """Whether the sender of a request that is not whole has a key, where one is needed; refused if not."""
+        try:
+            self._gateway.keys.check(self._reader.told().own)
+        except ProblemError as problem:
+            self._refuse(problem)
+            return False
+        return True
 
     def _advance(self) -> None:
         """Starts the next request, if it is its turn; a loop, because answers of our own end within `begin`."""
@@ -142,19 +156,19 @@ class Downstream(asyncio.Protocol):
                 self._transport.resume_reading()
                 self._feed(data)
             elif reader.error is not None and not self._lingering:
-                self._refuse(reader.error)
+                self._refuse(problems.refused(*reader.error))
             else:
                 # Not before: behind the request before it, a client would take it for that one's.
-                if reader.continue_wanted and reader.error is None:
+                if reader.continue_wanted and reader.error is None and not self._lingering:
                     reader.continue_wanted = False
-                    self._transport.write(http1.CONTINUE)
+                    if self._known():
+                        self._transport.write(http1.CONTINUE)
                 break
         self._advancing = False
 
-    def _refuse(self, refused: http1.Refused) -> None:
+    def _refuse(self, problem: ProblemError) -> None:
         """Ends the connection with an answer that the client can read to its end."""
-        gateway, request, why = self._gateway, self._reader.told(), refused.message
-        problem = problems.refused(refused.status, why)
+        gateway, request, why = self._gateway, self._reader.told(), problem.message
         gateway.meter.count("refused")
         gateway.meter.refusal(problem.code)
         request_id = gateway.request_id(request.own.get(b"x-request-id"))
@@ -218,7 +232,9 @@ class Downstream(asyncio.Protocol):
     def _sweep_idle(self, late_s: float, quiet_s: float) -> None:
         if self._reader.partial:
             if late_s > (HEADERS_S if self._reader.in_head else BODY_S) or quiet_s > BODY_GAP_S:
-                self._refuse(http1.Refused(408, f"the request is not whole after {late_s:.0f} s"))
+                self._refuse(
+                    problems.refused(408, f"the request is not whole after {late_s:.0f} s")
+                )
         elif quiet_s > self._idle_s():
             self._transport.close()
 

@@ -5,8 +5,8 @@ what is sent, nor sockets or the clock.
 
 Laws:
 - The place on a replica is taken in `assign` and given back in `_leave_endpoint`, nowhere else.
-- What a key's limit counts is given back before the last byte goes out: the loop writes at once, and the client's next
-  request may be in another worker before this one's books are closed.
+- What a key's limit counts is given back before the last byte goes out: uvloop writes at once where it can, and the
+  client's next request may be in another worker before this one's books are closed.
 """
 
 from __future__ import annotations

@@ -36,9 +36,10 @@ class Transport:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.write = self.written.append
+        self.peer = "127.0.0.1"
 
     def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else None
+        return (self.peer, 1) if name == "peername" else None
 
     def is_closing(self) -> bool:
         return False

@@ -1,5 +1,6 @@
 """Bodies that are not quite proper JSON: one that an engine may take goes on, all others are refused with a word."""
 
+import gzip
 import json
 
 import pytest
@@ -40,6 +41,22 @@ def test_half_an_emoji_beside_a_name_that_has_to_be_replaced() -> None:
                 "cut \ufffd",
                 "\ufffd\U0001f600 \\ud83d",
             ]
+
+    run(scenario())
+
+
+def test_a_body_that_is_packed_is_refused_as_such() -> None:
+    """RFC 9110 15.5.16: what is malformed is the reading, not the body."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+            engine = await world.engine()
+            world.use(table(m=loaded(engine.replica())))
+            answer = await world.ask(gzip.compress(b'{"model":"m"}'), content_encoding="gzip")
+            assert (answer.status, answer.error["code"]) == (415, "body_encoded")
+            assert answer.headers["accept-encoding"] == "identity"
+            assert "gzip" in answer.error["message"]
+            assert (await world.ask({"model": "m"}, content_encoding="identity")).status == 200
 
     run(scenario())
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+from typing import cast
 
 import pytest
 
+from llmgw.gateway.proxy import Downstream
 from tests.gateway.peers import Talk, hello, request
 from tests.gateway.rig import loaded, rig, run, table
+from tests.gateway.test_cost import Transport
 
 ASK = {"model": "m", "messages": []}
 STREAM = {"model": "m", "messages": [], "stream": True}
@@ -17,6 +20,23 @@ async def three_events(talk: Talk) -> None:
     for text in ("one", "two", "[DONE]"):
         await talk.event(text)
     await talk.end_stream()
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+def test_who_asks_from_this_box(peer: str) -> None:
+    """Where `[::]` is listened on, an IPv4 address comes as one of IPv6 (RFC 4291 2.5.5.2)."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+            client = Downstream(world.gateway)
+            transport = Transport()
+            for one, here in ((peer, True), ("::ffff:10.0.0.1", False), ("10.127.0.1", False)):
+                transport.peer = one
+                client.connection_made(cast("asyncio.BaseTransport", transport))
+                assert client.loopback is here
+            world.gateway.connections.discard(client)
+
+    run(scenario())
 
 
 def test_a_request_goes_to_an_engine_and_its_answer_comes_back() -> None:

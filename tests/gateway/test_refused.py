@@ -1,10 +1,12 @@
 """Requests refused for their framing or their path: told in the words of their API, and written down like any other."""
 
 import asyncio
+import hashlib
 import json
 
 import pytest
 
+from llmgw.core.types.routes import RouteKey
 from tests.gateway.peers import Talk, request
 from tests.gateway.rig import loaded, rig, run, table
 
@@ -178,5 +180,48 @@ def test_an_engines_own_words_stay_out_of_the_log() -> None:
             (line,) = world.lines()
             assert "answered 400" in line["why"]
             assert "secret" not in json.dumps(line)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("expect", [False, True])
+def test_a_stranger_does_not_fill_the_room_that_bodies_have(expect: bool) -> None:
+    """Without a key one is told so at the first of a large body, and at once where one asks before it."""
+
+    async def scenario() -> None:
+        async with rig(open_without_keys=False) as world:
+            key = RouteKey(id="bob", sha256=hashlib.sha256(b"secret").hexdigest())
+            world.use(table(keys=(key,), m=loaded()))
+            client = await world.client()
+            more = b"expect: 100-continue\r\n" if expect else b""
+            head = b"POST /v1/messages HTTP/1.1\r\nhost: a\r\n%bcontent-length: 50000000\r\n\r\n"
+            client.send(head % more + (b"" if expect else b" " * (2 << 20)))
+            status, headers = await client.head()
+            assert status == 401
+            assert headers["connection"] == "close"
+            assert json.loads(await client.rest())["error"]["type"] == "authentication_error"
+            assert world.gateway.budget.used == 0
+            (line,) = world.lines()
+            assert (line["path"], line["status"]) == ("/v1/messages", 401)
+
+    run(scenario())
+
+
+def test_with_a_key_a_large_body_goes_through() -> None:
+    async def scenario() -> None:
+        async with rig(open_without_keys=False) as world:
+            engine = await world.engine()
+            key = RouteKey(id="bob", sha256=hashlib.sha256(b"secret").hexdigest())
+            world.use(table(keys=(key,), m=loaded(engine.replica())))
+            for more in ({}, {"expect": "100-continue"}):
+                body = b'{"model":"m","x":"%b"}' % (b"a" * (4 << 20))
+                client = await world.client()
+                data = request(body, authorization="Bearer secret", **more)
+                head, _, _ = data.partition(b"\r\n\r\n")
+                client.send(head + b"\r\n\r\n")
+                if more:
+                    assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+                client.send(body)
+                assert (await client.answer()).status == 200
 
     run(scenario())
