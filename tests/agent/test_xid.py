@@ -205,7 +205,7 @@ def test_f72_xid_79_is_told_with_the_lost_card_and_over_when_it_is_back(cards: C
 
 def test_the_kernels_log_of_this_boot_outlives_the_agent(cards: Cards, tmp_path: Path) -> None:
     log = Log(tmp_path / "root")
-    log.xid(SECOND, 119, "pid=55, name=python3, Timeout after 45s", ago_s=7200)
+    log.xid(SECOND, 119, "pid=55, name=python3, Timeout after 45s", ago_s=time.monotonic() / 2)
     for _ in range(2):  # two processes
         (reading,) = cards.read(root=tmp_path / "root")
         assert health(reading) == [True, False]
@@ -216,7 +216,7 @@ def test_a_driver_that_asks_for_nothing_after_a_reset_is_believed(
     cards: Cards, tmp_path: Path
 ) -> None:
     log = Log(tmp_path / "root")
-    log.xid(SECOND, 119, ago_s=7200)
+    log.xid(SECOND, 119, ago_s=time.monotonic() / 2)
     cards.set(1, recovery=0)
     reading, asked = cards.read(lambda: cards.set(1, recovery=1), root=tmp_path / "root")
     assert health(reading) == [True, True]

@@ -98,7 +98,7 @@ def test_events_go_on_over_a_kill_of_control_each_once(fleet: Fleet) -> None:
 
 
 def test_a_followed_log_goes_on_over_a_kill_of_the_agent_without_a_line_twice(make: Make) -> None:
-    script = 'for i in $(seq 400); do echo line $i; sleep 0.05; done & exec "$0" "$@"'
+    script = 'for i in $(seq 3000); do echo line $i; sleep 0.05; done & exec "$0" "$@"'
     fleet = make(
         {"alpha": model(["sh", "-c", script.replace("$", "$$"), *fake("--alias", "alpha")])}
     )

@@ -181,8 +181,8 @@ def test_an_upgrade_under_load_fails_nobody(tmp_path: Path) -> None:
                 done = clients.done
                 await until(lambda: clients.done > done + 20)
                 # Control hears of both, each by its own name: what streams in the old one stays busy.
-                demand = await w.control.demand(in_flight={"e1": 1})
-                assert demand["gateway"] == (await old.event("serving"))["gateway"]
+                name = (await old.event("serving"))["gateway"]
+                await w.control.demand(gateway=name, in_flight={"e1": 1})
                 assert old.popen.poll() is None
                 go.set()
                 assert (await stream.until(b"0\r\n\r\n")).endswith(b"data: two\n\n\r\n0\r\n\r\n")
