@@ -202,6 +202,8 @@ class Join(NamedTuple):
     #: as `--address` was given, and which one that was
     address: str = ""
     last_address: str = ""
+    #: what else was given at the join, by the flags' names; nothing in a file that an earlier version wrote
+    words: Mapping[str, str] = {}
 
     def of(self, urls: Sequence[str]) -> Join:
         """It holds for its own controls only: nobody else is shown its token."""
@@ -215,9 +217,10 @@ def joined(folder: Path) -> Join:
         found = json.loads((folder / JOIN_FILE).read_bytes())
         trust = Trust(tuple(map(str, found["pins"])), str(found["ca"]))
         controls = tuple(map(str, found["controls"]))
-        rest = (str(found[key]) for key in ("token", "address", "last_address"))
-        return Join(controls, trust, *rest)
-    except (OSError, ValueError, LookupError, TypeError):
+        token, address, last = (str(found[key]) for key in ("token", "address", "last_address"))
+        words = {str(flag): str(word) for flag, word in found.get("words", {}).items()}
+        return Join(controls, trust, token, address, last, words)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return Join()
 
 

@@ -75,3 +75,12 @@ def system_said(error: BaseException) -> str:
             return below.strerror
         below = below.__cause__ or below.__context__
     return ""
+
+
+def first_words(answer: bytes) -> str:
+    """Of an answer in nobody's form, a page of HTML perhaps: one short line without markup."""
+    import re  # noqa: PLC0415 - what answers so is rare
+
+    text = answer[:2000].decode(errors="replace")
+    plain = re.sub(r"(?is)<(style|script)\b.*?(</\1>|$)|<[a-z!/][^>]*(>|$)", " ", text)
+    return " ".join(plain.split())[:100]

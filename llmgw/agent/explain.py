@@ -139,9 +139,13 @@ NO_CAUSE = re.compile(
 A_CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b: \S|\bValue error, \S|\berror loading model: ")
 
 
+#: Before each line of llama-server: its own clock and a letter for how grave it is.
+PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [A-Z] +")
+
+
 def explain(program: str, code: int | None, log: str) -> str:
     """`log` is the end of it; "" where it said nothing and its code says nothing either."""
-    lines = [line for line in map(str.strip, log.splitlines()) if line]
+    lines = [line for raw in log.splitlines() if (line := PREFIX.sub("", raw.strip()))]
     signal = _signal(code)
     if signal == Signals.SIGILL:
         what = f"{Path(program).name}'s binary" if code == -signal else "a binary that it ran"

@@ -36,7 +36,7 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.node import AgentState, Event, Session, SessionOpened
 from llmgw.core.types.record import Key
-from llmgw.errors import LlmgwError, system_said
+from llmgw.errors import LlmgwError, first_words, system_said
 from llmgw.wire.unknown import unknown
 
 log = structlog.get_logger()
@@ -397,4 +397,4 @@ def _error_of(answer: Answer) -> tuple[str, str, str]:
         error = msgspec.json.decode(answer.content)["error"]
         return str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
     except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
-        return answer.content[:200].decode(errors="replace").strip(), "", ""
+        return first_words(answer.content), "", ""

@@ -33,7 +33,7 @@ def pair_of(settings: AgentSettings, *, loopback: bool) -> tls.Pair | None:
 def remember(settings: AgentSettings, urls: Sequence[str], here: str) -> None:
     """Once a control has taken us: what a restart has to know. Without a secret or a pin there is nothing to keep."""
     where = (settings.address_given, settings.address)
-    kept = config.Join(tuple(urls), settings.trust, settings.token, *where)
+    kept = config.Join(tuple(urls), settings.trust, settings.token, *where, settings.words_given)
     with suppress(OSError):  # it is told again; meanwhile the settings that were given hold
         _say(settings, here)
         if (kept.token or kept.trust.pins) and config.joined(settings.state_dir) != kept:
@@ -44,6 +44,7 @@ def remember(settings: AgentSettings, urls: Sequence[str], here: str) -> None:
                 "token": kept.token,
                 "address": kept.address,
                 "last_address": kept.last_address,
+                "words": dict(kept.words),
             }
             write_durably(settings.state_dir / config.JOIN_FILE, json.dumps(document).encode())
             log.info("kept for the next start", file=config.JOIN_FILE, controls=list(urls))

@@ -26,6 +26,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     #: the word for it, which is kept: auto may be another address tomorrow
     address_given: str = ""
+    #: the same for what else a start without --control finds again, by the flags' names
+    words_given: dict[str, str] = {}
     listen: str = "127.0.0.1:8802"
     ports: tuple[int, int] = (18000, 18999)
     pools: tuple[str, ...] = ("default",)

@@ -7,8 +7,10 @@ What the parts do is theirs.
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,8 @@ StateDir = Annotated[
 ]
 TICK_S = 0.1
 END_S = 20.0
+#: What counts down in a reason is no news.
+_FIGURES = re.compile(r"\d+ s\b")
 
 
 def up(
@@ -51,18 +55,20 @@ def up(
     from functools import partial
 
     from llmgw import catalog as catalogs
-    from llmgw.cli import others
+    from llmgw.cli import first, others
     from llmgw.cli.admit import admit
+    from llmgw.cli.daemons import PORTS
     from llmgw.cli.supervise import Part, Supervisor
 
     flags: dict[str, object] = {"catalog": catalog, "state_dir": state_dir}
-    flags |= {"listen": listen, "gateway": gateway, "agent": agent}
+    flags |= {"listen": listen, "gateway": gateway, "agent": agent, "ports": ports, "gpus": gpus}
     # The other verbs find the agent by the same variable, as a URL.
     near = os.environ.get("LLMGW_AGENT", "").strip().removeprefix("http://").rstrip("/")
     given = config.Given(flags, {**os.environ, "LLMGW_AGENT": near})
     places = _places(given)
     source = Path(given.text("catalog", str(config.catalog_path()))).absolute()
     catalogs.load(source)  # a broken file is said here, once, before anything is started
+    first.check(given.text("ports", PORTS), given.text("gpus", "auto"))
     folders = {part: _folder(given, part) for part in ("control", "agent")}
     others.keep(folders["control"] / "inventory.db", folders["agent"], places["control"])
     extra = {"--node": node, "--ports": ports, "--gpus": gpus}
@@ -91,7 +97,15 @@ def up(
     ]
     peers = {name: ask.Peer(name, place.url, "", "") for name, place in places.items()}
     token = partial(config.token, "LLMGW_TOKEN", folders["control"] / "token")
-    return Supervisor(parts, peers, token).run()
+    brought = first.Brought(folders["control"] / "gateway")
+    return Supervisor(parts, peers, token, brought, _next(given)).run()
+
+
+def _next(given: config.Given) -> str:
+    """How to look at it, from another terminal: the folder leads to control, agent and logs."""
+    root = given.text("state_dir", "")
+    folder = quote(str(Path(root).absolute())) if root else ""
+    return f"`export LLMGW_STATE_DIR={folder}`, then  llmgw status" if root else "llmgw status"
 
 
 def _places(given: config.Given) -> dict[str, config.Address]:
@@ -228,14 +242,20 @@ def _wait_for_end(peer: ask.Peer) -> None:
                 msg = f"cannot be ended, {', '.join(sorted(silent))} does not answer: {', '.join(running)}"
                 hint = "start the agent there and try again; `llmgw down` ends control and leaves them running"
                 raise UnreachableError(msg, hint)
-            now = f"ending: {', '.join(running)}"
-            if now != said:
+            now = f"ending: {', '.join(running)}{_held_up(status)}"
+            if (about := _FIGURES.sub("", now)) != said:
                 say(now)
-            said = now
+            said = about
             time.sleep(5 * TICK_S)
     except KeyboardInterrupt:
         say("not waiting any longer; the engines go on ending, control keeps running")
         raise
+
+
+def _held_up(status: Any) -> str:
+    """What their end waits for, each reason once."""
+    waits = (stop.get("waits") for stop in status.get("stops_pending") or ())
+    return "".join(f"; {why}" for why in dict.fromkeys(filter(None, waits)))
 
 
 def _wait_gone(peer: ask.Peer, pid: int) -> None:

@@ -34,7 +34,10 @@ def clear(
     model = (answer or {}).get("model", name)
     # An older control does not count them.
     learned = (answer or {}).get("learned") or 0
-    if (answer or {}).get("failures") == 0 and not learned:
+    if (answer or {}).get("in_catalog") is False:
+        done = "forgotten" if (answer or {}).get("failures") else "it had no failures"
+        typer.echo(f"{model} is not in the catalog any more; {done}")
+    elif (answer or {}).get("failures") == 0 and not learned:
         typer.echo(f"{model} had no failures")
     elif (answer or {}).get("failures") == 0:
         typer.echo(f"{model} had no failures; forgot that it held {size(learned)} of a GPU")

@@ -34,6 +34,9 @@ AGENT_KEYS = (
     "tls_cert",
     "tls_key",
 )
+#: What an agent keeps besides the control that it joined, and its address.
+KEPT = ("node", "listen", "ports", "gpus")
+PORTS = "18000-18999"
 
 
 def control(
@@ -123,7 +126,6 @@ def agent(
     file = config.read_file(path, AGENT_KEYS) if path.name else None
     given = config.Given(flags, file=file, path=path)
     lean.load("structlog")
-    from llmgw.agent.reach import towards
     from llmgw.agent.run import run
     from llmgw.agent.settings import AgentSettings
     from llmgw.cli import log
@@ -132,27 +134,25 @@ def agent(
     # Not LLMGW_STATE_DIR: that is the folder of all parts, of which `state_dir` takes agent/.
     folder = Path(str(state_dir or (file or {}).get("state_dir") or config.state_dir("agent")))
     controls, join = joined(given, folder)
-    given_where = where = given.text("address", join.address or "127.0.0.1")
-    if where == "auto":
-        where = towards(controls[0]) or join.last_address  # before the network is up: as it was
-        if not where:
-            msg = f"--address auto: there is no way from here to {controls[0]}"
-            raise UsageError(msg, "look at the network, or give this box's address: --address ADDR")
+    words = words_of(given, join)
+    given_where = given.text("address", join.address or "127.0.0.1")
+    where = _address(given_where, controls, join)
     return run(
         AgentSettings(
             controls=controls,
-            node=given.text("node", host_name()),
+            node=words.get("node") or host_name(),
             state_dir=folder,
             address=where,
             address_given=given_where,
-            listen=given.text("listen", str(config.Address(where, 8802))),
-            ports=port_range(given),
+            words_given=words,
+            listen=words.get("listen", str(config.Address(where, 8802))),
+            ports=port_range(words.get("ports", PORTS)),
             pools=given.items("pool", ["default"]),
             labels=given.pairs("label"),
             fabrics=_fabrics(given),
             power_w=given.number("power_w"),
             circuit=given.text("circuit", "") or None,
-            gpus=given.text("gpus", "auto"),
+            gpus=words.get("gpus", "auto"),
             gpu_power_limit_w=given.number("gpu_power_limit_w"),
             token=join.token,
             trust=join.trust,
@@ -274,10 +274,34 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", short).strip("-._")[:63] or "node"
 
 
-def port_range(given: config.Given) -> tuple[int, int]:
+def _address(word: str, controls: tuple[str, ...], join: config.Join) -> str:
+    from llmgw.agent.reach import towards
+
+    if word != "auto":
+        return word
+    where = towards(controls[0]) or join.last_address  # before the network is up: as it was
+    if not where:
+        msg = f"--address auto: there is no way from here to {controls[0]}"
+        raise UsageError(msg, "look at the network, or give this box's address: --address ADDR")
+    return where
+
+
+def words_of(given: config.Given, join: config.Join) -> dict[str, str]:
+    """What is given, else what was at the join: the name always, the rest where the control is found by it too.
+
+    Whoever names the control anew (`llmgw up` does) starts from the defaults; under another name the node would be
+    refused, or renamed.
+    """
+    kept = join.words if not given.items("control") else {"node": join.words.get("node", "")}
+    found = {flag: given.text(flag, kept.get(flag, "")) for flag in KEPT}
+    if found["gpus"] not in {"", "auto", "none"}:
+        found["gpus"] = str(Path(found["gpus"]).absolute())  # the next start may be elsewhere
+    return {flag: word for flag, word in found.items() if word}
+
+
+def port_range(text: str) -> tuple[int, int]:
     import re
 
-    text = given.text("ports", "18000-18999")
     found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     low, high = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 0 < low <= high < 1 << 16:

@@ -12,7 +12,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import options
-from llmgw.cli.daemons import AGENT_KEYS, host_name, joined, port_range
+from llmgw.cli.daemons import AGENT_KEYS, PORTS, host_name, joined, port_range, words_of
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, CatalogError, LlmgwError
 
 if TYPE_CHECKING:
@@ -74,14 +74,15 @@ def _checks(name: str, given: config.Given, folder: Path, place: Path) -> list[C
 
     named, beside = given.items("control"), folder.parent / "control"
     given = _as_it_runs(given, folder)
-    source = given.text("gpus", "auto")
     controls, join = joined(given, folder)
+    words = words_of(given, join)
+    source = words.get("gpus", "auto")
     token = join.token
     return doctors.examine(
         doctors.Node(
             name=name,
             state_dir=folder,
-            ports=port_range(given),
+            ports=port_range(words.get("ports", PORTS)),
             gpus=source,
             controls=controls,
             remembered=() if named else tuple(filter(None, (config.reached(beside),))),

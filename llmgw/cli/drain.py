@@ -73,6 +73,8 @@ def undrain(place: Where, control: options.ControlUrl = None) -> None:
     where, was = answer["where"], answer["was"]
     again = f"{where} may be used again; it had been drained {was}"
     typer.echo(again if was else f"{where} was not drained")
+    for row in answer.get("leaves") or ():  # an older control does not name them
+        typer.echo(f"{row['shard']}{_pid(row)}: {row['what']}")
     if answer["still"]:
         typer.echo(f"still drained: {', '.join(answer['still'])}")
     _warn(answer)

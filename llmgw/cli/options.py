@@ -12,14 +12,17 @@ Output = Annotated[
 ]
 ControlUrl = Annotated[
     str | None,
-    typer.Option(help="Control's URL. [env: LLMGW_CONTROL] [default: http://127.0.0.1:8801]"),
+    typer.Option(
+        help="Control's URL. [env: LLMGW_CONTROL] [default: where this box's control (of LLMGW_STATE_DIR) ran last, "
+        "or the one that its agent joined, else http://127.0.0.1:8801]"
+    ),
 ]
 ControlUrls = Annotated[
     list[str] | None,
     typer.Option(
         "--control",
         help="Control's URL; repeat it for several. [env: LLMGW_CONTROL] "
-        "[default: http://127.0.0.1:8801]",
+        "[default: http://127.0.0.1:8801; of an agent the control that it joined or that ran beside it]",
     ),
 ]
 Catalog = Annotated[

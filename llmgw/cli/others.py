@@ -27,9 +27,11 @@ def keep(inventory: Path, agent: Path, listen: config.Address) -> None:
             f"control of {inventory.parent} was reached at {config.pinned(urls[0])[0]} when it ran last, and "
             f"{', '.join(nodes)} joined it there; `llmgw up` listens on {listen} only, and they could not come back"
         )
+        wider = f"`llmgw control --listen 0.0.0.0:{listen.port}`"
+        forgets = ", ".join(f"`llmgw forget {node}`" for node in nodes)
         hint = (
-            f"start `llmgw control --listen 0.0.0.0:{listen.port}` and `llmgw agent`, each by itself; "
-            f"for one box again, `llmgw forget {nodes[0]}` there first"
+            f"start {wider} and `llmgw agent`, each by itself; for one box again: start {wider}, stop the agent of "
+            f"{', '.join(nodes)}, then {forgets}, end that control, and `llmgw up`"
         )
         raise LlmgwError(msg, hint, code="other_boxes", status=409)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from llmgw.cli import ask
+from llmgw.cli import ask, first
 from llmgw.config import CONTROL_URL
 from llmgw.errors import EXIT_INTERRUPTED, EXIT_OK, LlmgwError, UnreachableError
 
@@ -139,8 +139,16 @@ class Supervisor:
     """
 
     def __init__(
-        self, parts: Sequence[Part], peers: Mapping[str, ask.Peer], token: Callable[[], str]
+        self,
+        parts: Sequence[Part],
+        peers: Mapping[str, ask.Peer],
+        token: Callable[[], str],
+        brought: first.Brought,
+        status: str,
     ) -> None:
+        """`status`: the words that show what runs."""
+        self._brought = brought
+        self._status = status
         self._parts = parts
         self._token = token
         self._peers = peers
@@ -153,6 +161,7 @@ class Supervisor:
             signal.signal(number, self._on_end)
         signal.signal(signal.SIGHUP, self._on_reload)
         self._alone()
+        self._brought.begin(self._peers["gateway"])
         try:
             for part in self._parts:
                 part.start(time.monotonic())
@@ -189,6 +198,8 @@ class Supervisor:
                 )
                 raise LlmgwError(msg, hint, code="running")
             time.sleep(TICK_S)
+        first.free(control, "control", "--listen")
+        first.free(agent, "the agent", "--agent")
 
     def _end_orphan(self, part: Part, pid: int) -> None:
         """Ended as any restart ends it, engines and gateway go on; then it is started anew, with our settings."""
@@ -227,9 +238,8 @@ class Supervisor:
                 self._died(part, code, now)
         if not self._ready and all(map(_answers, self._peers.values())):
             self._ready = True
-            url, control = self._peers["gateway"].url, self._peers["control"].url
-            status = "llmgw status" + (f" --control {control}" if control != CONTROL_URL else "")
-            say(f"ready: {url}/v1; try  curl {url}/v1/models  and  {status}")
+            url = self._peers["gateway"].url
+            say(f"ready: {url}/v1; try  curl {url}/v1/models  and  {self._status}")
 
     def _died(self, part: Part, code: int, now: float) -> None:
         """The first start must work, or there is nothing to keep up; later a part that dies comes back."""
@@ -256,17 +266,25 @@ class Supervisor:
         return [s["shard"] for r in found["replicas"] for s in r["shards"] if s.get("pid")]
 
     def _end(self) -> None:
+        """An `up` that never was ready takes the gateway with it that it brought: nobody would look for that."""
+        control = next((part.pid for part in self._parts if part.name == "control"), 0)
+        if not self._ready:
+            self._brought.look(control)
         for part in self._parts:
             part.send(signal.SIGTERM)
         give_up = time.monotonic() + END_S
         for part in self._parts:
             while part.process and part.ended() is None:
+                if not self._ready:
+                    self._brought.look(control)
                 part.relay()
                 if time.monotonic() > give_up:
                     say(f"the {part.name} (pid {part.pid}) does not end; killing it")
                     part.send(signal.SIGKILL)
                 time.sleep(TICK_S)
             part.relay()
+        if not self._ready and (became := self._brought.end()):
+            say(became)
 
     def _farewell(self, running: Sequence[str]) -> None:
         if self._down:
@@ -274,6 +292,9 @@ class Supervisor:
             return
         engines = f"{len(running)} engine{'s' if len(running) != 1 else ''}"
         named = f" ({', '.join(running)})" if running else ""
+        if not self._ready:
+            say(f"control and agent have ended before all was ready; {engines}{named} keep running")
+            return
         say(f"control and agent have ended; {engines}{named} and the gateway keep running")
         say(
             "`llmgw up` finds them again; `llmgw down` then ends the gateway, with --engines the engines too"

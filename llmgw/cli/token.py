@@ -229,8 +229,8 @@ def _print(found: Json, output: str) -> None:
     elif "--pin" not in lines[0]:
         say("warning: control speaks plain HTTP: the token can be read on its way (--insecure)")
     say(
-        f"token {found['name']} becomes the next node's own; the agent keeps it, so later `llmgw agent` "
-        "alone will do"
+        f"token {found['name']} becomes the next node's own; the agent keeps it, with --node, --listen, --ports, "
+        "--gpus and --address, so later `llmgw agent` alone will do; other flags, --state-dir too, are for each start"
     )
 
 

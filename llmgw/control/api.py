@@ -19,7 +19,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Match, Route
+from starlette.routing import Route
 
 from llmgw import __version__, catalog
 from llmgw.control import (
@@ -42,6 +42,7 @@ from llmgw.control import (
 from llmgw.control.guard import WHO, Guard, Tokens, body, refusal
 from llmgw.control.loop import Control
 from llmgw.control.metrics import exposition
+from llmgw.control.no_such import PATH_CHARS, answers
 from llmgw.control.sessions import POLL_S, stamped
 from llmgw.core.names import plain
 from llmgw.core.types.messages import Commands, Events
@@ -49,8 +50,6 @@ from llmgw.core.types.routes import Demand, Heard
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.wire import WireError, decode, decode_report
 
-#: What is said of a path that somebody asked for.
-PATH_CHARS = 200
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -70,8 +69,9 @@ def app(control: Control, tokens: Tokens, *, shut_down: Callable[[], int | None]
         Route(path.replace("{name}", "{name:any}"), _answered(handler, control), methods=[method])
         for method, path, handler, _ in api.table()
     ]
+    none = answers(control.settings)
     starlette = Starlette(
-        routes=routes, exception_handlers={HTTPException: _no_such, 404: _no_such, 405: _no_such}
+        routes=routes, exception_handlers={HTTPException: none, 404: none, 405: none}
     )
     return Guard(starlette, tokens, control.settings.listen.host, control.refused)
 
@@ -106,27 +106,6 @@ async def _passed_on(request: Request, control: Control) -> Response:
     told = await body(request)
     status, said = await peers.passed_on(control, request.method, path, told, request.headers)
     return Response(said, status, media_type="application/json")
-
-
-async def _no_such(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    what = "there is no" if status == 404 else "the method is not the right one for"  # noqa: PLR2004
-    msg = f"{what} {request.method} {plain(request.url.path, PATH_CHARS)}"
-    said = refusal(
-        LlmgwError(msg, "GET /openapi.json lists what there is", code="not_found", status=status)
-    )
-    if status == 405:  # noqa: PLR2004
-        said.headers["Allow"] = ", ".join(sorted(_methods(request)))
-    return said
-
-
-def _methods(request: Request) -> set[str]:
-    """Of every route of this path; Starlette knows those of the first one only (RFC 9110, 15.5.6)."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        match, _ = route.matches(request.scope)
-        found |= set() if match is Match.NONE else route.methods
-    return found
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -234,7 +213,8 @@ class Api:
 
     async def demand(self, request: Request) -> Response:
         await calls.demand(self.control, decode(await body(request), Demand))
-        return _json(Heard(version=self.control.routes.version, leader=self.control.leader is None))
+        version, leads = self.control.routes.version, self.control.leader is None
+        return _json(Heard(version=version, leader=leads, acting=self.control.acting))
 
     # -- operators
 

@@ -40,7 +40,10 @@ async def drain(control: Control, name: str, gpu: str = "") -> Json:
 
 
 async def undrain(control: Control, name: str, gpu: str = "") -> Json:
-    """`was`: since when it was drained, null where it was not. GPUs drained on their own stay so, and are named."""
+    """`was`: since when it was drained, null where it was not. GPUs drained on their own stay so, and are named.
+
+    `leaves`: what had begun to leave, which is stopped all the same.
+    """
 
     def fold(now: float) -> Json:
         leading(control)
@@ -51,10 +54,12 @@ async def undrain(control: Control, name: str, gpu: str = "") -> Json:
             control.story.tell(
                 "undrain", f"{where} may be used again; it had been drained {was}", node=name
             )
-            control.fold(Cordoned(*place, ""), now)
+            control.fold(Cordoned(*place, "", at(control)), now)
+        going = [s for s in cordon.leaving(control.state, place) if was]
         left = [_words(control, p) for p in sorted(control.state.cordoned) if p[0] == name]
         return {"node": name, "gpu": place[1] or None, "where": where, "was": was or None} | {
-            "still": left
+            "still": left,
+            "leaves": [_ends(control, s) for s in going],
         }
 
     said: Json = await control.ask(fold)
@@ -95,6 +100,18 @@ def _answer(control: Control, place: cordon.Place) -> Json:
     about = {"node": name, "gpu": gpu or None, "where": _words(control, place)}
     rows = [_row(control, node, s) for s in cordon.left(node, gpu)]
     return about | {"drained": control.state.cordoned[place], "leaves": rows}
+
+
+def _ends(control: Control, shard: Shard) -> Json:
+    """A drain that has begun is not undone; one that is drained by another word as well starts nowhere here."""
+    model = control.state.catalog.resolve(shard.report.model)
+    anew = ""
+    if model is not None:
+        when = "it is asked for" if model.on_demand else "there is room for it"
+        anew = f"; a new one starts when {when}"
+    about = {"shard": shard.report.shard, "node": shard.node, "pid": shard.report.pid}
+    about |= {"model": shard.report.model}
+    return about | {"what": f"it is still stopped once its requests are done{anew}"}
 
 
 def _row(control: Control, node: Node, shard: Shard) -> Json:

@@ -53,7 +53,10 @@ async def answer(control: Control, request: Request) -> Response:
     said = plain(shard)
     if away:
         msg = f"the log of {said} cannot be asked for: {', '.join(away)}"
-        hint = "run `llmgw logs` on that box, or give its agent an --address and --listen that control can reach"
+        hint = (
+            "run `llmgw logs` on that box, with LLMGW_STATE_DIR set to the folder its agent was started with, if that "
+            "is another one; or give its agent an --address and --listen that control can reach"
+        )
         raise LlmgwError(msg, hint, code="no_log_here", status=503)
     raise _nobody(control, shard, said, previous="previous" in asked)
 
@@ -61,8 +64,11 @@ async def answer(control: Control, request: Request) -> Response:
 def _nobody(control: Control, shard: str, said: str, *, previous: bool) -> LlmgwError:
     """Every agent that may have it was asked, and none has."""
     shards = [s.report for node in control.state.nodes.values() for s in node.shards]
-    if any(report.shard == shard for report in shards):
-        msg = f"{said} has {'no attempt before this one' if previous else 'written nothing yet'}"
+    mine = [report for report in shards if report.shard == shard]
+    if mine:
+        error = next((report.error for report in mine if report.error), "")
+        wrote = f"written nothing: {error}" if error else "written nothing yet"
+        msg = f"{said} has {'no attempt before this one' if previous else wrote}"
         return LlmgwError(msg, f"{SHOWN}; {ENDED}", code="not_found", status=404)
     name = shard.rpartition("/")[0]
     models = control.catalogs.catalog.models

@@ -148,8 +148,9 @@ class Leads:
         self.promoted.set()
         self.follows = ""
         self.sessions.fence(epoch, now.mono)
-        nodes = ", ".join(sorted(self.state.nodes)) or "nobody is"
-        self.story.tell("leader", f"leads with epoch {epoch}; expected: {nodes}", epoch=epoch)
+        nodes = ", ".join(sorted(self.state.nodes))
+        expected = f"expected: {nodes}" if nodes else "no node is expected yet"
+        self.story.tell("leader", f"leads with epoch {epoch}; {expected}", epoch=epoch)
         if self.gate.begins(memory):
             self.fold(self.gate.told(), now.mono)
 

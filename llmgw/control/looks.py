@@ -59,7 +59,7 @@ def status(control: Control, places: str = "") -> Json:
         ),
     )
     document["warnings"] += control.nowhere.said(control.state)
-    return with_places(document, control.state, places) if places else document
+    return with_places(document, control.state, places, now.mono) if places else document
 
 
 def blocked(control: Control) -> tuple[str, str]:

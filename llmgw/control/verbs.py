@@ -143,11 +143,14 @@ async def clear(control: Control, name: str) -> Json:
         model = _model_of(control, name)
         failures = len(control.state.failures.get(model, ()))
         held = learn.peak_bytes(control.state, model)
+        known = control.state.catalog.resolve(model) is not None
         if failures or held:
-            why = f"an operator cleared {model}: it may start again"
+            then = "it may start again" if known else "it is not in the catalog any more; forgotten"
+            why = f"an operator cleared {model}: {then}"
             control.story.tell("clear", why, model=model)
             control.fold(Cleared(model), now)
-        return {"model": model, "failures": failures, "learned": held}
+        about = {"model": model, "failures": failures, "learned": held}
+        return about | {"in_catalog": known}
 
     said: Json = await control.ask(fold)
     return said
@@ -160,6 +163,8 @@ def _model_of(control: Control, name: str) -> str:
     for r in control.found.replicas:
         if name in (r.replica, r.incarnation, r.model):  # a model may be gone from the catalog
             return r.model
+    if name in control.state.failures:  # and nothing of it is there any more either
+        return name
     unknown("model or replica", name, names(control))
 
 

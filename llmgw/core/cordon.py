@@ -18,12 +18,42 @@ REASON = "cordon"
 Place = tuple[str, str]
 
 
-def told(state: State, place: Place, why: str) -> State:
+def told(state: State, place: Place, why: str, ended: str = "") -> State:
     """The operator's word; "" ends it. Said again, the first one counts: it says since when."""
     others = {k: v for k, v in state.cordoned.items() if k != place}
     if not why:
-        return replace(state, cordoned=others)
+        return _reworded(
+            replace(state, cordoned=others), place, state.cordoned.get(place, ""), ended
+        )
     return replace(state, cordoned=others | {place: state.cordoned.get(place, why)})
+
+
+def _reworded(state: State, place: Place, was: str, ended: str) -> State:
+    """A drain that has begun is not undone, and what is said of it stays true: the place is not drained any more."""
+    if not was:
+        return state
+    where = (
+        f"GPU {index(state.nodes.get(place[0]), place[1])} of {place[0]}" if place[1] else place[0]
+    )
+    why = f"it began to leave while {where} was drained ({was}{', ended ' if ended else ''}{ended})"
+    said = {
+        i: replace(state.draining[i], why=leaves(state, _shards(state, i)) or why)
+        for i in {s.incarnation for s in leaving(state, place)}
+    }
+    return replace(state, draining=state.draining | said) if said else state
+
+
+def leaving(state: State, place: Place) -> tuple[Shard, ...]:
+    """What is there and has begun to leave it, for good."""
+    node = state.nodes.get(place[0])
+    there = left(node, place[1]) if node else ()
+    begun = {i for i, d in state.draining.items() if d.reason == REASON}
+    return tuple(s for s in there if s.incarnation in begun)
+
+
+def _shards(state: State, incarnation: str) -> list[Shard]:
+    """Of all nodes: a group leaves as a whole."""
+    return [s for n in state.nodes.values() for s in n.shards if s.incarnation == incarnation]
 
 
 def forgotten(state: State, node: str) -> State:

@@ -18,11 +18,15 @@ ASKED = frozenset({"ending", "operator"})
 WILLED = ASKED | {cordon.REASON}
 
 
+def asked(state: State, drain: Draining) -> bool:
+    """The operator's word for all engines is also for what began to leave before it: the strongest wish counts."""
+    return state.ending or drain.reason in ASKED
+
+
 def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:
     """Why it may be stopped now, or ""."""
-    asked = drain.reason in ASKED
     lasted_s = now - drain.since_s
-    unaware = _unaware(state, drain, GATEWAY_SILENT_S if asked else GATEWAY_GONE_S, now)
+    unaware = _unaware(state, drain, now)
     # A gateway that speaks but never takes the table up may delay the end, not prevent it.
     if lasted_s >= timeout_s and (not unaware or lasted_s >= timeout_s + GATEWAY_GONE_S):
         still = in_flight(state, replica.replica)
@@ -32,13 +36,12 @@ def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, 
 
 def waits(state: State, replica: Replica, drain: Draining, now: float) -> str:
     """What its end waits for while there is time, or ""."""
-    asked = drain.reason in ASKED
     if not drain.version:
         return "no gateway was told yet"
-    late = _unaware(state, drain, GATEWAY_SILENT_S if asked else GATEWAY_GONE_S, now)
+    late = _unaware(state, drain, now)
     if late:
         return f"gateway {late[:8]} may still send requests there"
-    if not asked:
+    if not asked(state, drain):
         return may_serve(state, replica, now)
     served = in_flight(state, replica.replica)
     if served:
@@ -48,8 +51,9 @@ def waits(state: State, replica: Replica, drain: Draining, now: float) -> str:
     return idle.unsure(state, now, GATEWAY_SILENT_S) if lacks else ""
 
 
-def _unaware(state: State, drain: Draining, patience_s: float, now: float) -> str:
+def _unaware(state: State, drain: Draining, now: float) -> str:
     """A gateway heard of late that may still send new requests there, or ""."""
+    patience_s = GATEWAY_SILENT_S if asked(state, drain) else GATEWAY_GONE_S
     late = (
         name
         for name, g in state.gateways.items()

@@ -55,11 +55,15 @@ class Way(Struct, frozen=True):
 
 
 class Asks(Struct, frozen=True):
-    """Who asks for room: the model, how long requests have waited for it, and why there is none."""
+    """Who asks for room: the model, how long requests have waited for it, and why there is none.
+
+    `wakes`: incarnations that this pass wakes, whoever for; they make room for nobody.
+    """
 
     model: Model
     waited_s: float
     why: str
+    wakes: frozenset[str] = frozenset()
 
 
 def way(
@@ -88,7 +92,8 @@ def _way(
     lacks = failed.absent(state, model, now)
     _bar(fleet, lacks)
     going = _going(fleet, replicas, leaving)
-    own = _own(replicas, model, {r.incarnation for r in going})
+    spared = {r.incarnation for r in going} | asks.wakes
+    own = _own(replicas, model, spared)
     if (way := _instead(fleet, asks, own)) is not None:
         return way
     endless = [r for r in going if any(map(_stuck, r.members))]
@@ -100,7 +105,7 @@ def _way(
         why = f"{asks.why}; nobody goes for it: it failed {_ago(model, crash, now)}"
         return _nowhere(fleet, asks) or Way(why)
     every = fleet.once("others", lambda: everybody(state, replicas, now))
-    them = others(every, model, {r.incarnation for r in going})
+    them = others(every, model, spared)
     by_them = _among(fleet, asks, them, now)
     if (way := by_them or _once(fleet, asks, endless)) is not None:
         return way
@@ -174,10 +179,10 @@ def _going(fleet: Fleet, replicas: Collection[Replica], leaving: Collection[str]
     return [*gone, *sorted(more, key=lambda r: (r.replica, r.incarnation))]
 
 
-def _own(replicas: Iterable[Replica], model: Model, going: Collection[str]) -> list[Replica]:
+def _own(replicas: Iterable[Replica], model: Model, spared: Collection[str]) -> list[Replica]:
     """The sleepers of the model itself."""
     mine = (r for r in replicas if r.model == model.name and r.kept and asleep(r))
-    return [r for r in mine if r.incarnation not in going]
+    return [r for r in mine if r.incarnation not in spared]
 
 
 def _goes(state: State, r: Replica) -> bool:

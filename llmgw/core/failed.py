@@ -7,11 +7,22 @@ in place before; may not start anything.
 
 from __future__ import annotations
 
+import re
+from math import inf
+
 from llmgw.core.types.catalog import Model, Restart
 from llmgw.core.types.record import REBOOTED
 from llmgw.core.types.state import Failure, State
 
 BACKOFF_CAP_S = 300.0
+#: Of a program that is not there, as the agent's launch has it, with what to set instead.
+_PROGRAM = re.compile(
+    r"engine binary \S+ (?:is not on the PATH of|is a directory on|is not executable on|not found on) "
+    r"(?P<node>[^\s;,]+).*"
+)
+#: What hosts tell within so long went down at one time: a power cut takes all of them. Rarely enough to give a model up
+#: that brings its host down with each start.
+REBOOT_S = 300.0
 
 
 def gave_up(state: State, model: Model) -> str:
@@ -63,6 +74,24 @@ def absent(state: State, model: Model, now: float) -> tuple[Failure, ...]:
     return tuple(f for f in _counted(state, model) if f.absent and not _lapsed(model, f, now))
 
 
+def lacks(state: State, model: Model, now: float) -> tuple[tuple[str, str, str], ...]:
+    """Node, fingerprint and the sentence: what a start of it would not find there, its file or its program.
+
+    Not of what has come up there since.
+    """
+    found = [(f.absent, f.fingerprint, f.error) for f in absent(state, model, now)]
+    for f in _counted(state, model):
+        said = _PROGRAM.search(f.error)
+        if said and (f.gave_up or not _lapsed(model, f, now)):
+            found.append((said["node"], f.fingerprint, said[0]))
+    return tuple(x for x in found if not _was_up(state, *x[:2]))
+
+
+def _was_up(state: State, node: str, fingerprint: str) -> bool:
+    shards = state.nodes[node].shards if node in state.nodes else ()
+    return any(s.was_live and s.holds and s.report.fingerprint == fingerprint for s in shards)
+
+
 def _lapsed(model: Model, failure: Failure, now: float) -> bool:
     return now - failure.at_s >= _restart(model, failure).window_s
 
@@ -77,7 +106,17 @@ def _counted(state: State, model: Model) -> tuple[Failure, ...]:
 
 
 def _ran(state: State, model: Model) -> tuple[Failure, ...]:
-    return tuple(f for f in _counted(state, model) if not f.absent)
+    """One reboot is one failure, however many replicas were there: else five of them give their model up (F39)."""
+    found: list[Failure] = []
+    rebooted_s = -inf
+    for failure in _counted(state, model):
+        if failure.error == REBOOTED and not failure.gave_up:
+            if failure.at_s - rebooted_s < REBOOT_S:
+                continue
+            rebooted_s = failure.at_s
+        if not failure.absent:
+            found.append(failure)
+    return tuple(found)
 
 
 def _restart(model: Model, failure: Failure) -> Restart:

@@ -31,6 +31,8 @@ def ready(name: str, state: str, why: str, *, confirm: str = "", paused: bool = 
         return f"`llmgw clear {name}` lets it start again"
     if state in ("waiting", "no_room"):
         return _in_the_way(name, why, confirm, paused=paused)
+    if state == "unloaded" and absent(why):
+        return f"put it there, then `llmgw clear {name}`"
     if state in ("unloaded", "asleep"):
         return f"`llmgw wake {name}` or a request starts it"
     return f"it goes on; `llmgw status {name}` shows how far it is"

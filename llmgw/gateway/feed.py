@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from llmgw import tls, wire
-from llmgw.config import Address, Trust, pinned
-from llmgw.core.types.routes import GATEWAY_WORD_S, Heard, RouteReplica, RouteTable
-from llmgw.gateway.endpoint import Endpoint
+from llmgw.config import Trust, pinned
+from llmgw.core.types.routes import GATEWAY_WORD_S, Heard, RouteTable
+from llmgw.gateway.plane import Control
 from llmgw.gateway.settings import GatewaySettings
 from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer, Fetch
@@ -38,31 +38,6 @@ class Log(Protocol):
     def info(self, event: str, **facts: Any) -> Any: ...
 
     def warning(self, event: str, **facts: Any) -> Any: ...
-
-
-class Control:
-    """One control plane: its URL, whom to believe there, and whether it answered last."""
-
-    def __init__(self, url: str, trust: Trust) -> None:
-        self.url = url
-        self.trust = trust
-        self.endpoint = Endpoint(RouteReplica(replica=self.url, endpoint=self.url))
-        if self.url.startswith("https:"):
-            self.endpoint.tls = tls.client(trust)
-        self.changed = asyncio.Event()
-        #: one post at a time
-        self.turn = asyncio.Lock()
-        #: it was told of this process, or does not answer
-        self.tried = asyncio.Event()
-        self.up: bool | None = None
-        #: nothing listens there, by what was tried last
-        self.none = False
-        self.away = asyncio.Event()
-
-    @property
-    def in_clear(self) -> bool:
-        """What it is told may be read on its way."""
-        return self.endpoint.tls is None and not Address(self.endpoint.host, 0).loopback
 
 
 class Feed:
@@ -288,15 +263,20 @@ class Feed:
             began = self._gateway.clock()
             body = wire.encode(self._gateway.demand())
             answer = await self._call(control, "POST", DEMAND, body, limit_s)
+            control.still = False
             if answer is None:
                 if all(c.none for c in self.controls):
                     self._gateway.alone(began)
                 return False
             try:
-                self._gateway.heard(began, wire.decode(answer[1], Heard))
+                said = wire.decode(answer[1], Heard)
             except wire.WireError as e:
                 self._down(control, f"its answer to POST {DEMAND} cannot be read: {e}")
                 return False
+            control.still = not said.acting
+            # One that is cut off from the lease store speaks for itself alone: another may lead, unknown to it.
+            if said.acting or all(c.still or c.none for c in self.controls):
+                self._gateway.heard(began, said)
             return True
 
     async def last_words(self) -> None:

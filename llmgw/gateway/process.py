@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import structlog
 
 from llmgw import __version__, errors
+from llmgw.clock import awake_s
 from llmgw.errors import LlmgwError, UsageError
 from llmgw.gateway.books import Access
 from llmgw.gateway.door import Door
@@ -100,7 +101,7 @@ class Process:
         self._where = spelled(listener)
         loopback = is_loopback(self._listener.getsockname()[0])
         self._gateway = Gateway(
-            clock=time.monotonic,
+            clock=awake_s,
             access=Access(_write, time.time) if settings.access_log else None,  # noqa: TID251 - for people
             open_without_keys=loopback or settings.insecure,
             body_limit=settings.body_bytes,

@@ -7,6 +7,7 @@ is too narrow for a table is shown row by row.
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,9 @@ from llmgw.render.look import GAP, HEAD, LEAST, Look, Table, style
 ENDLESS = 10_000
 #: A word up to this long is kept whole, for it is a name or a time that somebody copies; a longer one gets as much.
 WORD = 32
+#: Lines that are read, not copied: a sentence of several hundred letters is broken between its words.
+READ = ("warning: ", "blocked: ")
+_END = re.compile(r"(?:\x1b\[[0-9;]*m| )+$")
 
 
 def text_of(page: Iterable[Table | str], look: Look) -> str:
@@ -40,10 +44,24 @@ def text_of(page: Iterable[Table | str], look: Look) -> str:
     with console.capture() as said:
         for part in page:
             if isinstance(part, str):
-                console.print(Text(part, style(part)), soft_wrap=True)
+                console.print(
+                    Text(_broken(part, width) if look.terminal else part, style(part)),
+                    soft_wrap=True,
+                )
             else:
                 _table(console, part, width)
-    return "".join(f"{line.rstrip()}\n" for line in said.get().splitlines())
+    return "".join(f"{_END.sub(_bare, line)}\n" for line in said.get().splitlines())
+
+
+def _bare(end: re.Match[str]) -> str:
+    """Without the blanks that fill a cell up, before its colour ends and behind it."""
+    return end[0].replace(" ", "")
+
+
+def _broken(part: str, width: int) -> str:
+    if not part.startswith(READ) or not part.isascii():
+        return part
+    return "\n".join(textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False))
 
 
 def _table(console: Console, table: Table, width: int) -> None:

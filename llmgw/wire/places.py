@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from llmgw.core import failed
 from llmgw.core.place.explain import emptied, explain, impossible
 from llmgw.core.types.messages import NodeReport
 from llmgw.core.types.state import Node, State
@@ -15,12 +16,12 @@ from llmgw.core.types.state import Node, State
 NAMED = 10
 
 
-def with_places(document: dict[str, Any], state: State, name: str) -> dict[str, Any]:
+def with_places(document: dict[str, Any], state: State, name: str, now: float) -> dict[str, Any]:
     """The status with `places` at the model that answers to `name`; as it is where none does."""
     model = state.catalog.resolve(name)
     if model is None:
         return document
-    rows = to_builtins(list(explain(state, model)))
+    rows = to_builtins(list(explain(state, model, failed.lacks(state, model, now))))
     models = [m | {"places": rows} if m["name"] == model.name else m for m in document["models"]]
     return document | {"models": models}
 

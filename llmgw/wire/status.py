@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from llmgw.core import cordon, drain, idle, lost
+from llmgw.core import cordon, drain, failed, idle, lost
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.asleep import asleep
-from llmgw.core.capacity import GpuHeld, Held, gib, holdings
+from llmgw.core.capacity import GpuHeld, Held, holdings
 from llmgw.core.roll import HALTED
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.messages import TERMINAL, Foreign, Gpu
+from llmgw.core.types.messages import Foreign, Gpu
 from llmgw.core.types.plan import (
     NapReplica,
     Plan,
@@ -29,7 +29,8 @@ from llmgw.core.types.plan import (
 )
 from llmgw.core.types.record import STUCK
 from llmgw.core.types.routes import RouteModel, RouteTable
-from llmgw.core.types.state import REMEMBERED, Node, Shard, State
+from llmgw.core.types.state import REMEMBERED, Failure, Node, Shard, State
+from llmgw.wire.devices import devices, fallen_back
 
 SCHEMA = "llmgw.status/1"
 #: As long as a drain may take where the catalog does not know the profile any more.
@@ -185,6 +186,9 @@ def _model(seen: Seen, model: Model) -> Json:
         state, why = "waiting", waits
     elif state == "unloaded" and _sleepers(seen, model):
         state = "asleep"
+    elif state == "unloaded" and not why:
+        # Nobody waits for it, and whoever asks will be told the same: its file was not there.
+        why = next((f.error for f in reversed(_absent(seen, model, route))), "")
     elif state == "loading" and route.progress is not None:
         why = f"{why}, {route.progress * 100:.0f}%"
     until = [idle.idle_until_s(seen.state, model, r) for r in ready]
@@ -200,6 +204,12 @@ def _model(seen: Seen, model: Model) -> Json:
         "idle_until": seen.iso(max(sleeps)) if sleeps else None,
         "why": why or waits or None,
     }
+
+
+def _absent(seen: Seen, model: Model, route: RouteModel) -> tuple[Failure, ...]:
+    """Files found missing that count still; of what is up or on its way nothing has to be said."""
+    up = route.status in ("loaded", "loading")
+    return () if up or _sleepers(seen, model) else failed.absent(seen.state, model, seen.now)
 
 
 def _sleepers(seen: Seen, model: Model) -> bool:
@@ -292,16 +302,16 @@ def _stops_pending(seen: Seen, shards: dict[str, list[Shard]]) -> Iterator[Json]
     for incarnation, begun in sorted(seen.state.draining.items()):
         r = of.get(incarnation)
         waits = "" if r is None else drain.waits(seen.state, r, begun, seen.now)
-        waits = f"; {waits}" if waits else ""
+        said = f"draining: {begun.why}{'; ' if waits else ''}{waits}"
         for shard in shards.get(incarnation, ()):
             if shard.holds:
                 at = seen.iso(begun.since_s + _drain_timeout_s(seen.state, shard))
-                yield _stop(shard, begun.reason, f"draining: {begun.why}{waits}", at)
+                yield _stop(shard, begun.reason, said, at) | {"waits": waits or None}
 
 
 def _stop(shard: Shard, reason: str, why: str, at: str | None, withheld: str = "") -> Json:
     about = {"shard": shard.report.shard, "node": shard.node, "reason": reason, "why": why}
-    return about | {"at": at, "withheld": withheld or None}
+    return about | {"at": at, "withheld": withheld or None, "waits": None}
 
 
 def _drain_timeout_s(state: State, shard: Shard) -> float:
@@ -328,46 +338,24 @@ def _warnings(seen: Seen) -> Iterator[str]:
                 "its engines are left alone, upgrade it"
             )
         if node.connected:
-            yield from _devices(name, node)
+            yield from devices(name, node)
         for shard in node.shards:
-            yield from _fallen_back(name, shard)
+            yield from fallen_back(name, shard)
             if STUCK in (shard.report.error or "") and shard.holds:
                 yield f"{shard.report.shard} on {name} does not end: {shard.report.error}"
+    yield from _lacking(seen)
     yield from _halted(seen.plan)
     for v in seen.found.verdicts:
         if v.verdict in ("conflict", "stray"):
             yield f"{v.shard.report.shard} on {v.shard.node}: {v.verdict}: {v.why}"
 
 
-def _devices(name: str, node: Node) -> Iterator[str]:
-    """What is wrong with its GPUs: not known (F59), lost (F72), not for new work, held beyond what was given (F73)."""
-    report = node.report
-    if report.gpus is None or report.gpus_error:
-        yield f"the GPUs of {name} are not known: {report.gpus_error or 'is the driver up?'}"
-    yield from _power(name, node)
-    index = {g.uuid: g.index for g in report.gpus or ()}
-    for gpu in report.gpus or ():
-        if gpu.trouble:
-            state = "lost" if gpu.lost else "ok" if gpu.healthy else "not used for new work"
-            yield f"GPU {gpu.index} of {name} is {state}: {gpu.trouble}"
-    for f in report.foreign:
-        if f.shard:
-            yield (
-                f"{f.shard} on {name} holds {gib(f.memory_bytes)} GiB of GPU {index.get(f.gpu, f.gpu)} "
-                "beyond what it was given (gpu_memory of its profile)"
-            )
-    yield from dict.fromkeys(f"pid {f.pid} on {name} {f.why}" for f in report.foreign if f.why)
-
-
-def _power(name: str, node: Node) -> Iterator[str]:
-    """What its GPUs may draw by their own limits, against what the node may: nothing else enforces its budget."""
-    budget_w, gpus = node.report.capacity.power_w, node.report.gpus or ()
-    limits_w = [g.power_limit_w for g in gpus if g.power_limit_w is not None and not g.lost]
-    if budget_w is not None and sum(limits_w) > budget_w:
-        yield (
-            f"the {len(limits_w)} GPU{'s' * (len(limits_w) > 1)} of {name} may draw {sum(limits_w):g} W by their power "
-            f"limits, and the node is to draw {budget_w:g} W (--power-w): lower their limits, or raise the figure"
-        )
+def _lacking(seen: Seen) -> Iterator[str]:
+    """Nobody need have asked again for it: the next one who does is refused. Of one that waits its own line says it."""
+    for model in seen.state.catalog.models.values() if seen.state.failures else ():
+        route = seen.routes.models.get(model.name, RouteModel())
+        if not _waits(seen.plan, model.name):
+            yield from (f"{model.name}: {f.error}" for f in _absent(seen, model, route))
 
 
 def _halted(plan: Plan) -> Iterator[str]:
@@ -375,18 +363,3 @@ def _halted(plan: Plan) -> Iterator[str]:
     for action in plan.actions:
         if isinstance(action, Wait) and action.why.startswith(f"roll: {HALTED}"):
             yield f"{action.model}: {action.why}"
-
-
-def _fallen_back(node: str, shard: Shard) -> Iterator[str]:
-    """A69: an engine that has GPUs and put nothing on them is slow, and nothing else says so."""
-    report = shard.report
-    compute = report.compute
-    if compute is None or not report.gpus or report.state in TERMINAL or shard.missing:
-        return
-    if compute.layers_gpu == 0 or (compute.device or "").lower() == "cpu":
-        of = f" of {compute.layers_total}" if compute.layers_total else ""
-        put = "" if compute.layers_gpu is None else f", {compute.layers_gpu}{of} layers on the GPU"
-        yield (
-            f"{report.shard} on {node} has {len(report.gpus)} GPU and computes on the CPU{put}: "
-            "look at its log for the reason"
-        )

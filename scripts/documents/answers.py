@@ -51,6 +51,9 @@ class Confirmed(Kept, frozen=True, kw_only=True):
 class Cleared(Part, frozen=True, kw_only=True):
     model: str
     failures: int
+    in_catalog: Annotated[bool, _says("False: of a model that was taken out of the catalog.")] = (
+        True
+    )
 
 
 class Stopping(Part, frozen=True, kw_only=True):
@@ -105,6 +108,7 @@ class Undrained(Kept, frozen=True, kw_only=True):
     where: str
     was: str | None
     still: Annotated[list[str], _says("What is drained there by a word of its own.")]
+    leaves: Annotated[list[Leaves], _says("What had begun to leave: it is stopped all the same.")]
 
 
 class Forgotten(Part, frozen=True, kw_only=True):

@@ -163,6 +163,7 @@ class Stop(Part, frozen=True, kw_only=True):
     why: str
     at: Annotated[Time | None, _says("null: it comes once it is let.")]
     withheld: str | None
+    waits: Annotated[str | None, _says("What a drain waits for.")] = None
 
 
 class Status(Document, frozen=True, kw_only=True):

@@ -207,3 +207,9 @@ def test_a_binary_for_another_cpu(rig: Rig, tmp_path: Path) -> None:
     assert error == f"killed by signal 4 (SIGILL): llama-server's binary {lacks}"
     error = rig.control.shard("alpha-2/0", "failed")["error"]
     assert error == f"exited with code 132: a binary that it ran {lacks}"
+
+
+@pytest.mark.parametrize("line", ["boom", "unknown model architecture: 'x'"])
+def test_an_engines_own_clock_is_no_part_of_its_words(line: str) -> None:
+    assert explain("llama-server", 1, f"x\n0.00.133.157 E {line}\n").startswith(line)
+    assert explain("llama-server", 1, "1.2.3 E boom") == "1.2.3 E boom"

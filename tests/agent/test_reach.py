@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,27 @@ def test_an_agent_that_nobody_told_of_a_control_looks_where_the_one_beside_it_wa
     monkeypatch.setenv("LLMGW_INVENTORY", str(tmp_path / "inventory.db"))
     assert daemons.joined(named, folder)[1].trust == ask.control(named)[0].trust == Trust((PIN,))
     assert daemons.joined(nothing, tmp_path / "other")[0] == (config.CONTROL_URL,)
+
+
+def test_what_was_given_at_the_join_is_found_again(tmp_path: Path) -> None:
+    words = {"node": "box2", "listen": "10.0.0.11:9", "ports": "1-9", "gpus": "none"}
+    mine = settings(tmp_path, token="s3cret", trust=Trust((PIN,)), words_given=words)
+    reach.remember(mine, [URL], "")
+
+    def found(flags: dict[str, object]) -> dict[str, str]:
+        given = config.Given(flags, {})
+        return daemons.words_of(given, daemons.joined(given, tmp_path)[1])
+
+    assert found({}) == words
+    assert found({"node": "box3", "gpus": "auto"}) == words | {"node": "box3", "gpus": "auto"}
+    assert found({"control": [URL]}) == {"node": "box2"}, (
+        "who names it anew starts from the defaults"
+    )
+    assert found({"control": ["https://10.0.0.66:1"]}) == {}, "another control has other names"
+    assert Path(found({"gpus": "cards.json"})["gpus"]).is_absolute()
+    file = tmp_path / "join.json"
+    before = json.loads(file.read_text())
+    del before["words"]
+    file.write_text(json.dumps(before))
+    assert found({}) == {}, "an earlier version wrote it"
+    assert config.joined(tmp_path).token == "s3cret"

@@ -127,3 +127,24 @@ def test_the_control_of_the_folder_is_found_and_ended(
     monkeypatch.setenv("LLMGW_STATE_DIR", other)
     assert llmgw("down").code == 0
     assert stub.sent == [("POST /api/v1/shutdown", {})] * 3
+
+
+def test_what_the_end_waits_for_is_said_once_whatever_it_counts_down(
+    control: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = control.answers["GET /api/v1/status"]
+    waits = iter(("at most 9 s more", "at most 8 s more", "2 in flight", ""))
+
+    def asleep(_: float) -> None:
+        told = next(waits)
+        status["stops_pending"] = [{"waits": told or None}, {"waits": told or None}, {}]
+        if not told:
+            status["replicas"][0]["shards"].clear()
+
+    monkeypatch.setattr("llmgw.cli.box.time.sleep", asleep)
+    monkeypatch.setattr("llmgw.cli.box._wait_gone", lambda *_: None)
+    said = down("--yes")
+    ending = [
+        line.partition("(pid 7); ")[2] for line in said.err.splitlines() if "ending: " in line
+    ]
+    assert [line.rpartition("; ")[2] for line in ending][-2:] == ["at most 9 s more", "2 in flight"]

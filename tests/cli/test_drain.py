@@ -148,10 +148,12 @@ def test_undrain_says_since_when_it_was_and_what_is_still(fleet: Stub) -> None:
         "where": "box1",
         "was": SINCE,
         "still": ["GPU 1 of box1"],
+        "leaves": [{"shard": "a-1/0", "pid": 9, "what": "it is still stopped"}],
         "warning": None,
     }
     assert llmgw("undrain", "box1").out.splitlines() == [
         f"box1 may be used again; it had been drained {SINCE}",
+        "a-1/0 (pid 9): it is still stopped",
         "still drained: GPU 1 of box1",
     ]
     fleet.answers[path] = {"where": "box1", "was": None, "still": [], "warning": None}

@@ -162,3 +162,31 @@ def test_what_others_said_cannot_steer_the_terminal(*, terminal: bool) -> None:
     page.show(parts, Look(terminal=terminal, color=False), out)
     assert r"\x1b]0;owned\x07box\u202e" in out.getvalue()
     assert "one\ntwo \\x1b[2J\\x9b\n" in out.getvalue()
+
+
+def test_a_warning_is_broken_between_words_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    warning = f"warning: {WHY}"
+    for color in (False, True):
+        said = re.sub(r"\x1b\[[0-9;]*m", "", page.text([warning], Look(terminal=True, color=color)))
+        assert max(map(len, said.splitlines())) <= 40
+        assert " ".join(said.split()) == warning
+        bare = re.sub(
+            r"\x1b\[[0-9;]*m", "", page.text([warning], Look(terminal=False, color=color))
+        )
+        assert bare == f"{warning}\n"
+
+
+@pytest.mark.parametrize("color", [False, True])
+def test_no_line_of_a_narrow_table_ends_in_blanks(
+    monkeypatch: pytest.MonkeyPatch, *, color: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    table = Table(
+        ("STATE", "WHERE"), [["ready", "a-long-name-of-a-node-that-folds"], ["= adopt", "x"]]
+    )
+    said = page.text([table], Look(terminal=True, color=color))
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
+    assert bare == [line.rstrip() for line in bare]

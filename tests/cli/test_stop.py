@@ -249,6 +249,8 @@ def test_clear_says_when_there_was_nothing_to_clear(fleet: Stub) -> None:
             "alpha had no failures; forgot that it held 30.0 GiB of a GPU\n",
         ),
         (2, {"learned": 30 << 30}, "cleared alpha: it may start again\n"),
+        (2, {"in_catalog": False}, "alpha is not in the catalog any more; forgotten\n"),
+        (0, {"in_catalog": False}, "alpha is not in the catalog any more; it had no failures\n"),
     ):
         fleet.answers[path] = {"model": "alpha", "failures": failures, **learned}
         assert llmgw("clear", "alpha").out == out

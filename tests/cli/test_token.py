@@ -98,7 +98,7 @@ def test_with_no_control_of_several_running_it_says_how_long_it_counts(tmp_path:
     """Another control that leads meanwhile goes by its own tokens, and so does whoever leads after it."""
     inventory = ("--inventory", tmp_path / "inventory.db")
     (tmp_path / "url").write_text(f"https://127.0.0.1:8801#{PIN}\nhttps://10.0.0.10:8801#{PIN}\n")
-    (tmp_path / "lease").write_text("etcd\n")
+    (tmp_path / "inventory.db.lease").write_text("etcd\n")
     said = llmgw("token", "new", *inventory)
     assert said.code == 0
     warning = "warning: it counts only if no other control of the same etcd leads before this box's"

@@ -24,7 +24,17 @@ class Parts:
     words: Mapping[str, Sequence[str]] = {}
     places: Mapping[str, str] = {}
 
-    def __init__(self, parts: Sequence[Any], peers: Mapping[str, ask.Peer], _token: Any) -> None:
+    status = ""
+
+    def __init__(
+        self,
+        parts: Sequence[Any],
+        peers: Mapping[str, ask.Peer],
+        _token: Any,
+        _brought: Any,
+        status: str,
+    ) -> None:
+        Parts.status = status
         Parts.words = {part.name: part._words for part in parts}
         Parts.places = {name: peer.place for name, peer in peers.items()}
 
@@ -107,8 +117,9 @@ def test_a_box_that_joined_could_not_come_back_so_it_is_not_left(folder: Path) -
     assert said.err == (
         f"llmgw: control of {folder / 'control'} was reached at {URL} when it ran last, and box2, box3 joined it "
         "there; `llmgw up` listens on 127.0.0.1:9801 only, and they could not come back\n"
-        "hint: start `llmgw control --listen 0.0.0.0:9801` and `llmgw agent`, each by itself; for one box again, "
-        "`llmgw forget box2` there first\n"
+        "hint: start `llmgw control --listen 0.0.0.0:9801` and `llmgw agent`, each by itself; for one box again: "
+        "start `llmgw control --listen 0.0.0.0:9801`, stop the agent of box2, box3, then `llmgw forget box2`, "
+        "`llmgw forget box3`, end that control, and `llmgw up`\n"
     )
     assert reach.remembered(folder / "control") == (f"{URL}#{PIN}",)
 
@@ -129,3 +140,25 @@ def test_what_cannot_be_read_is_controls_to_say(folder: Path) -> None:
     wide(folder, "box1", "box2")
     (folder / "control" / "inventory.db").write_bytes(b"no database" * 400)
     assert llmgw("up").code == 0
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (("--ports", "x"), "--ports: 'x' is not a range of ports"),
+        (("--gpus", "/nowhere.json"), "--gpus /nowhere.json: cannot be read"),
+    ],
+)
+def test_what_the_agent_would_refuse_is_refused_before_anything_is_started(
+    words: tuple[str, str], fact: str
+) -> None:
+    said = llmgw("up", *words)
+    assert said.code != 0
+    assert fact in said.err
+    assert Parts.words == {}
+
+
+def test_the_way_to_look_at_it_leads_to_its_folder(folder: Path, tmp_path: Path) -> None:
+    assert llmgw("up", "--state-dir", tmp_path / "my box").code == 0
+    assert Parts.status == f"`export LLMGW_STATE_DIR='{folder}/my box'`, then  llmgw status"

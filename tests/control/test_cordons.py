@@ -216,3 +216,33 @@ async def test_f20_words_that_cannot_be_read_cost_themselves_only(bench: Bench) 
         assert bench.control.state.cordoned == {}
         assert sorted(bench.control.state.nodes) == ["box1"]
         assert "is left out" in bench.warnings[0]
+
+
+@scenario
+async def test_a65_what_leaves_is_stopped_though_its_node_is_given_back_and_is_said_so(
+    bench: Bench,
+) -> None:
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running(crash=True):
+        agent = await running(bench)
+        await bench.demand(1, in_flight={"alpha-1": 1})
+        await bench.post("/api/v1/nodes/box1/drain")
+        assert bench.orders(agent) == ["drain"]
+        said = await bench.post("/api/v1/nodes/box1/undrain")
+        (row,) = said["leaves"]
+        assert (row["shard"], row["node"], row["pid"]) == ("alpha-1/0", "box1", 4711)
+        assert row["what"] == (
+            "it is still stopped once its requests are done; a new one starts when it is asked for"
+        )
+        assert (await bench.post("/api/v1/nodes/box1/undrain"))["leaves"] == []
+        (stop,) = (await bench.get("/api/v1/status"))["stops_pending"]
+        began = "draining: it began to leave while box1 was drained (since 20"
+        assert stop["why"].startswith(began)
+        assert ", ended 20" in stop["why"]
+        assert "is drained" not in stop["why"]
+        assert stop["why"].endswith(f"; {stop['waits']}")
+        assert stop["waits"] == "gateway g1 may still send requests there"
+    async with bench.running():
+        await agent.register()
+        (stop,) = (await bench.get("/api/v1/status"))["stops_pending"]
+        assert stop["why"].startswith(began)

@@ -48,3 +48,25 @@ async def test_of_a_first_attempt_there_is_none_before(bench: Bench) -> None:
         before = await said(bench, f"{shard}?previous=1")
         assert before == (f"{shard} has no attempt before this one", ENDED)
         assert await said(bench, shard) == (f"{shard} has written nothing yet", ENDED)
+
+
+@scenario
+async def test_what_never_wrote_a_line_says_why_it_ended(bench: Bench) -> None:
+    async with bench.running():
+        agent = Agent(bench, inspect="https://box1:8802")
+        lost = "engine binary x is not on the PATH of box1"
+        agent.runs(engine(state="failed", error=lost, endpoint=""))
+        await agent.register()
+        shard = engine().shard
+        assert await said(bench, shard) == (f"{shard} has written nothing: {lost}", ENDED)
+
+
+@scenario
+async def test_who_is_on_the_very_box_is_told_which_folder_to_name(bench: Bench) -> None:
+    """An agent on loopback is found by its state folder, which may be another one than the command line's."""
+    async with bench.running():
+        agent = Agent(bench, inspect="")
+        agent.runs(engine())
+        await agent.register()
+        found = (await bench.get(f"/api/v1/logs/{engine().shard}", status=503))["error"]
+        assert "with LLMGW_STATE_DIR set to the folder its agent was started with" in found["hint"]

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from tests.control.bench import Bench, scenario
+from tests.control.bench import Agent, Bench, scenario
 
 
 @scenario
@@ -18,3 +18,13 @@ async def test_f32_a_leader_is_known_by_host_pid_and_a_random_id(bench: Bench) -
     assert second > first
     assert one != other
     assert len({*one}) > 4
+
+
+@scenario
+async def test_a_leader_says_which_nodes_it_expects(bench: Bench) -> None:
+    async with bench.running():
+        (event,) = bench.events("leader")
+        assert event["why"] == "leads with epoch 1; no node is expected yet"
+        await Agent(bench).register()
+    async with bench.running():
+        assert bench.events("leader")[-1]["why"] == "leads with epoch 2; expected: box1"

@@ -283,6 +283,7 @@ async def test_a_given_up_model_says_so_over_restarts_until_it_is_cleared(bench:
             "model": "alpha",
             "failures": 1,
             "learned": 0,
+            "in_catalog": True,
         }
         kinds = {type(c) for c in await agent.poll()}
         assert kinds == {ForgetShard, Start}
@@ -302,6 +303,7 @@ async def test_a_failed_model_is_cleared_by_its_name_when_the_catalog_lost_it(be
             "model": "alpha",
             "failures": 1,
             "learned": 0,
+            "in_catalog": False,
         }
 
 

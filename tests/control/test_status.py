@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from llmgw.core import learn
 from llmgw.core.types.messages import Capacity, Foreign, Gpu, Resources
+from llmgw.core.types.state import Failure, Refused
 from llmgw.wire.places import NAMED, Nowhere
 from tests.control.bench import CATALOG, ON_DEMAND, Agent, Bench, engine, scenario
 from tests.core.world import catalog, gpus, model, node, profile, settled, shard
@@ -185,3 +189,33 @@ async def test_a66_a_halted_roll_needs_attention_though_the_old_one_serves(bench
         (warning,) = status["warnings"]
         assert warning.startswith("alpha: roll: halted, the new ")
         assert "llmgw clear alpha" in warning
+
+
+@scenario
+async def test_a_missing_file_is_said_of_a_model_that_nobody_waits_for(bench: Bench) -> None:
+    """Plainly unloaded it would look like one that starts when it is asked for."""
+    bench.catalog.write_text(ON_DEMAND)
+    async with bench.running() as control:
+        await Agent(bench).register()
+        lost = "model file /m does not exist on box1; put it there"
+        (fingerprint,) = learn.fingerprints(control.state, "alpha")
+        at_s = bench.clock.now
+        found = Failure("i", "main", at_s, lost, fingerprint=fingerprint, absent="box1")
+        control.state = replace(control.state, failures={"alpha": (found,)})
+        status = await bench.get("/api/v1/status?places=alpha")
+        (model,) = status["models"]
+        assert (model["state"], model["why"]) == ("unloaded", lost)
+        assert f"alpha: {lost}" in status["warnings"]
+        assert [(p["takes"], p["why"]) for p in model["places"]] == [("no", lost)]
+        bench.clock.now += 1801.0
+        status = await bench.get("/api/v1/status")
+        assert (status["models"][0]["why"], status["warnings"]) == (None, [])
+        held = Refused("box1", f"profile {fingerprint}", bench.clock.now + 60.0, lost)
+        again = replace(found, at_s=bench.clock.now)
+        control.state = replace(control.state, failures={"alpha": (again,)}, refused=(held,))
+        await bench.demand(1, waiting={"alpha": 1})
+        await bench.later(1)
+        status = await bench.get("/api/v1/status")
+        assert status["models"][0]["state"] == "waiting"
+        assert lost in status["models"][0]["why"]
+        assert status["warnings"] == [], "the line of the model says it"

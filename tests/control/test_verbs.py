@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from llmgw.core import learn
 from llmgw.core.names import plain
-from llmgw.core.types.messages import DrainShard, ShardReport
+from llmgw.core.types.messages import DrainShard, ShardReport, Start
 from llmgw.core.types.state import Failure
-from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
+from tests.control.bench import CATALOG, Agent, Bench, engine, scenario, started
 
 OTHER = f"sha256:{'0' * 64}"
 
@@ -316,6 +316,36 @@ async def test_a48_a_yes_during_a_pause_is_told_so(bench: Bench) -> None:
         assert drained(bench, agent) == {f"gone-{n}/0" for n in range(4)}  # the yes still counts
 
 
+KNOWN = {"in_catalog": True}
+
+
+@scenario
+async def test_what_is_cleared_of_a_model_that_the_catalog_has_no_more_may_not_start(
+    bench: Bench,
+) -> None:
+    """Its failed remains go with the catalog that named it; what is known of it goes by `clear`, by its name."""
+    async with bench.running() as control:
+        agent = Agent(bench)
+        await agent.register()
+        (start,) = [c for c in await agent.poll() if isinstance(c, Start)]
+        lost = {"state": "failed", "error": "exit 1", "gave_up": True, "endpoint": ""}
+        await agent.tell(replace(started(start), **lost))
+        await bench.later(1)
+        assert "forget" not in bench.orders(agent), "people are to see it"
+        failures = control.state.failures["alpha"]
+        bench.catalog.write_text(bench.catalog.read_text().replace("alpha", "other"))
+        await bench.post("/api/v1/catalog")
+        await bench.later(1)
+        assert "forget" in bench.orders(agent)
+        assert control.state.failures == {"alpha": failures}
+        said = await bench.post("/api/v1/replicas/alpha/clear")
+        assert said == {"model": "alpha", "failures": 1, "learned": 0, "in_catalog": False}
+        (event,) = bench.events("clear")
+        assert event["why"].endswith("alpha: it is not in the catalog any more; forgotten")
+        assert control.state.failures == {}
+        await bench.post("/api/v1/replicas/alpha-gone/clear", status=404)
+
+
 @scenario
 async def test_a67_clear_says_how_much_there_was_to_forget(bench: Bench) -> None:
     async with bench.running() as control:
@@ -324,7 +354,7 @@ async def test_a67_clear_says_how_much_there_was_to_forget(bench: Bench) -> None
         for failures in ((), (failure, failure)):
             control.state = replace(control.state, failures={"alpha": failures, "gone": (failure,)})
             said = await bench.post("/api/v1/replicas/first/clear")
-            assert said == {"model": "alpha", "failures": len(failures), "learned": 0}
+            assert said == {"model": "alpha", "failures": len(failures), "learned": 0} | KNOWN
             assert len(bench.events("clear")) == bool(failures)
         assert list(control.state.failures) == ["gone"]
 
@@ -337,7 +367,7 @@ async def test_a62_clear_forgets_what_runs_held_though_none_has_failed(bench: Be
         (name, *_) = learn.fingerprints(control.state, "alpha")
         control.state = replace(control.state, learned={name: 30 << 30, "1:other": 1})
         said = await bench.post("/api/v1/replicas/alpha/clear")
-        assert said == {"model": "alpha", "failures": 0, "learned": 30 << 30}
+        assert said == {"model": "alpha", "failures": 0, "learned": 30 << 30} | KNOWN
         assert control.state.learned == {"1:other": 1}
         assert len(bench.events("clear")) == 1
 

@@ -18,6 +18,7 @@ from llmgw.core.types.state import (
     Demanded,
     DrainBegun,
     Draining,
+    Ending,
     GatewayGone,
     Published,
     State,
@@ -141,6 +142,20 @@ def test_a65_the_operator_s_drain_cuts_nobody_of_whom_a_gateway_has_not_told_yet
     assert drain.waits(state, ours, state.draining[INC], T + 1) == "", "whoever is on it was heard"
     for known in (frozenset[str](), None):
         assert over(at(before, started_s=T, unheard=known), T + 1) == DONE, "none is known to lack"
+
+
+@pytest.mark.parametrize("reason", ["cordon", "idle", "draining"])
+def test_the_end_of_all_engines_is_a_word_for_drains_that_began_before_it(reason: str) -> None:
+    """Else `llmgw down --engines` waited a minute for a gateway of before, on an engine that was idle."""
+    before = at(shown(reason=reason), started_s=T, unheard=frozenset({"g1"}))
+    assert over(before, T + GATEWAY_SILENT_S) == ""
+    state = observe(before, Ending(), T + 1)
+    waits = drain.waits(state, alpha(state), state.draining[INC], T + 1)
+    assert waits.startswith("control started 1 s ago, gateway g1 has not said yet what it serves")
+    assert over(state, T + 1) == ""
+    assert over(state, T + GATEWAY_SILENT_S) == DONE
+    late = observe(said(shown("g1", "g2", reason=reason), T + 11, "g1", table=7), Ending(), T + 11)
+    assert over(late, T + 11) == DONE, "a gateway that fell silent delays it no longer either"
 
 
 def test_a65_a_gateway_gone_for_60_s_need_not_have_the_table() -> None:

@@ -96,7 +96,7 @@ def test_a64_nobody_goes_while_there_is_room() -> None:
 def test_a62_one_reboot_of_its_host_is_no_crash_loop(errors: tuple[str, ...], goes: bool) -> None:
     """After a power cut what should always run waited half an hour behind what somebody had asked for once."""
     now = LATER + 2000
-    seen = tuple(Failure(f"i{n}", "main", now - 90 + n, e) for n, e in enumerate(errors))
+    seen = tuple(Failure(f"i{n}", "main", now - 900 + 400 * n, e) for n, e in enumerate(errors))
     state = at(said(both(), now, waiting={"c": 1}), failures={"c": seen})
     assert bool(drains(decide(state, now))) is goes
     lapsed = replace(seen[0], at_s=now - 1801)

@@ -8,13 +8,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from llmgw.core.failed import backing_off, gave_up
+from llmgw.core.failed import backing_off, gave_up, last
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Restart
 from llmgw.core.types.plan import StartReplica
-from llmgw.core.types.state import Cordoned, Failure, ShardsChanged, State
+from llmgw.core.types.record import REBOOTED
+from llmgw.core.types.state import Cordoned, Failure, NodeRegistered, ShardsChanged, State
 from tests.core.world import FP, actions, catalog, model, node, profile, running, settled, shard
 
 ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=5.0)))
@@ -22,7 +24,7 @@ ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=
 
 def after(*at_s: float, **k: object) -> State:
     failures = tuple(
-        Failure(f"i{n}", "main", t, "exit 1", **({"fingerprint": FP} | k))  # type: ignore[arg-type]
+        Failure(f"i{n}", "main", t, **({"error": "exit 1", "fingerprint": FP} | k))  # type: ignore[arg-type]
         for n, t in enumerate(at_s)
     )
     return State(catalog=catalog(ALPHA), failures={"alpha": failures} if failures else {})
@@ -53,6 +55,32 @@ def test_f44_an_agent_that_died_before_the_exec_is_no_failure_of_the_engine() ->
     state = running(catalog(ALPHA), node("box1"))
     lost = shard("alpha-1/0", state="failed", error="the agent died", never_ran=True)
     assert observe(state, ShardsChanged("box1", (lost,)), 1.0).failures == {}
+
+
+@pytest.mark.parametrize("boxes", [1, 5])
+def test_f39_a_power_cut_is_one_failure_however_many_replicas_went_down(boxes: int) -> None:
+    """Five of a model that always runs gave it up, until somebody cleared it."""
+    five = model("alpha", profile(gpus=0), low=5)
+    up = [shard(f"alpha-{n}/0", port=18000 + n) for n in range(5)]
+    there = [node(f"box{n}", *up[n::boxes]) for n in range(boxes)]
+    state = running(catalog(five), *there)
+    for n, box in enumerate(there):
+        dead = tuple(replace(s, state="failed", error=REBOOTED) for s in box.shards)
+        state = observe(state, NodeRegistered(replace(box, shards=dead)), 10.0 + n)
+    now = 11.0 + boxes
+    assert len(state.failures["alpha"]) == 5
+    assert (gave_up(state, five), backing_off(state, five, now), last(state, five, now)) == (
+        "",
+        "",
+        None,
+    )
+    assert "start alpha" in actions(decide(state, now))
+
+
+def test_one_that_brings_its_host_down_with_each_start_is_given_up() -> None:
+    tries = after(*(360.0 * n for n in range(5)), error=REBOOTED)
+    usual = replace(ALPHA, profiles=(profile(),))
+    assert gave_up(tries, usual) == "gave up after 5 failures in 30 min: the host was rebooted"
 
 
 def test_it_is_given_up_after_max_within_the_window_and_that_does_not_lapse() -> None:

@@ -32,6 +32,12 @@ SEE = "`llmgw status chat` says what is in the way"
         ("waiting", NO_GPU, {}, SEE),
         ("no_room", "box1: model file /m does not exist on box1", {}, SEE),
         ("unloaded", "", {}, "`llmgw wake chat` or a request starts it"),
+        (
+            "unloaded",
+            "model file /m does not exist on box1",
+            {},
+            "put it there, then `llmgw clear c",
+        ),
         ("asleep", "", {}, "`llmgw wake chat` or a request starts it"),
         ("loading", "starting on box1", {}, "it goes on; `llmgw status chat` shows how far it is"),
         ("loaded", "", {}, "it goes on; `llmgw status chat` shows how far it is"),

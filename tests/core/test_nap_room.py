@@ -12,7 +12,16 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import NodeReport, Resources, ShardReport
 from llmgw.core.types.plan import DrainReplica, Plan, StartReplica, Wait
-from llmgw.core.types.state import Cordoned, DrainBegun, NodeRegistered, Published, State
+from llmgw.core.types.routes import Demand
+from llmgw.core.types.state import (
+    Cordoned,
+    Demanded,
+    DrainBegun,
+    NodeRegistered,
+    Published,
+    State,
+    Woken,
+)
 from tests.core.test_asleep import ALPHA, SCALE, T, asked, box, fold, nap, other, sleeper
 from tests.core.world import GIB, actions, catalog, model, node, profile, running
 
@@ -119,6 +128,31 @@ def test_host_memory_that_a_sleeper_keeps_is_for_the_new_one_elsewhere_on_its_no
     assert goes(plan).why.startswith("asleep, and cannot wake where it lies: GPU 0 has 4.0 of 24.0")
     there = [a for a in plan.actions if isinstance(a, StartReplica)]
     assert not there, "not before it has ended"
+
+
+def test_one_that_wakes_does_not_go_for_the_next_one_of_its_model() -> None:
+    """What it still keeps would be room enough for that one: it was woken and drained in one breath."""
+    main = replace(ALPHA.profiles[0], gpu_memory_bytes=13 * GIB)
+    two = replace(ALPHA, profiles=(main,), scaling=replace(SCALE, min=2, max=2))
+    lies = sleeper(resources=Resources(gpu_memory_bytes=13 * GIB))
+    state = running(replace(catalog(two), start_limit=2), box(lies))
+    plan = decide(asked(state), T)
+    assert actions(plan) == ["nap alpha", "wait alpha"]
+    assert nap(plan).step == "wake"
+
+
+def test_one_that_an_operator_wakes_does_not_go_for_another_model() -> None:
+    """Nobody waits for it, which made it idle to all others in the very pass that wakes it."""
+    main = replace(ALPHA.profiles[0], gpu_memory_bytes=13 * GIB)
+    beta = model("beta", profile(gpus=1, gpu_memory_bytes=13 * GIB), scaling=SCALE)
+    lies = sleeper(resources=Resources(gpu_memory_bytes=13 * GIB))
+    both = catalog(replace(ALPHA, profiles=(main,)), beta)
+    state = fold(running(replace(both, start_limit=2), box(lies)), Woken("alpha"), now=T - 100)
+    for n, at in enumerate((T - 90, T), 1):
+        state = fold(state, Demanded(Demand(gateway="g", n=n, waiting={"beta": 1})), now=at)
+    plan = decide(state, T)
+    assert actions(plan) == ["nap alpha", "wait beta"]
+    assert nap(plan).step == "wake"
 
 
 # ---------------------------------------------------------------- one too many

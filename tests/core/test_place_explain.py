@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from llmgw.core import failed
 from llmgw.core.place.explain import Answer, explain, impossible
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.messages import Foreign, Resources
-from llmgw.core.types.state import SessionLost
-from tests.core.world import GIB, at, catalog, gpus, model, node, profile, settled, shard
+from llmgw.core.types.state import Failure, SessionLost, ShardsChanged
+from tests.core.world import FP, GIB, at, catalog, gpus, model, node, profile, settled, shard
 
 
 def of(gib: float | None, name: str = "main", **k: Any) -> Any:
@@ -30,6 +35,38 @@ def test_a62_every_node_says_why_it_would_take_it_or_not_also_when_nobody_waits(
         Answer("box2", "cpu", "soon", starting),
         Answer("box3", "cpu", "no", "is not connected"),
     ]
+
+
+PROGRAM = "engine binary exllama is not on the PATH of box1 - set engines.x.command in the catalog"
+FILE = "model file /m/a.gguf does not exist on box1; put it there"
+
+
+@pytest.mark.parametrize(
+    ("failure", "counts_s"),
+    [
+        (Failure("inc-a", "main", 100.0, PROGRAM, fingerprint=FP, gave_up=True), inf),
+        (Failure("inc-a", "main", 100.0, PROGRAM, fingerprint=FP), 1900.0),
+        (Failure("inc-a", "main", 100.0, FILE, fingerprint=FP, absent="box1"), 1900.0),
+    ],
+)
+def test_what_was_found_missing_on_a_node_is_why_it_does_not_take_it(
+    failure: Failure, counts_s: float
+) -> None:
+    """`fits` above a failure that says its program is not there would send people the wrong way."""
+    m = model("alpha", of(10))
+    state = at(settled(catalog(m), node("box1"), node("box2")), failures={"alpha": (failure,)})
+
+    def told(now: float) -> list[Answer]:
+        return list(explain(state, m, failed.lacks(state, m, now)))
+
+    takes = [("box1", "no", failure.error), ("box2", "yes", "fits box2 GPU 0, 14.0 GiB left there")]
+    assert [(a.node, a.takes, a.why) for a in told(1899.0)] == takes
+    later = [a.takes for a in told(1901.0)]
+    assert later == (["no", "yes"] if counts_s == inf else ["yes", "yes"])
+    up = observe(state, ShardsChanged("box1", (shard("alpha-1/0", gpus=("box1-0",)),)), 110.0)
+    assert failed.lacks(up, m, 111.0) == (), "it runs there"
+    other = at(state, failures={"alpha": (replace(failure, error="exit 1", absent=""),)})
+    assert failed.lacks(other, m, 111.0) == ()
 
 
 def test_what_would_fit_in_no_fleet_of_this_kind_is_known_before_anybody_asks_for_it() -> None:

@@ -19,9 +19,11 @@ def join(box: Fleet, *words: str) -> subprocess.Popen[bytes]:
     """As `llmgw token` prints it, by a shell; later without a word, as its state dir has it."""
     port, (low, high) = free_port(), free_range()
     env = {k: v for k, v in box.env.items() if k not in ("LLMGW_CONTROL", "LLMGW_AGENT")}
-    env |= {"LLMGW_STATE_DIR": str(box.folder / "two"), "LLMGW_NODE": "box2", "LLMGW_GPUS": "none"}
-    env |= {"LLMGW_ADDRESS": "127.0.0.2", "LLMGW_LISTEN": f"127.0.0.2:{port}"}
-    env |= {"LLMGW_PORTS": f"{low}-{high}", "PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
+    env |= {"LLMGW_STATE_DIR": str(box.folder / "two")}
+    env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
+    given = {"LLMGW_NODE": "box2", "LLMGW_GPUS": "none", "LLMGW_PORTS": f"{low}-{high}"}
+    given |= {"LLMGW_ADDRESS": "127.0.0.2", "LLMGW_LISTEN": f"127.0.0.2:{port}"}
+    env = env | given if words else {name: word for name, word in env.items() if name not in given}
     line = words[0] if words else "llmgw agent"
     command = f"exec env {line}" if words else f"exec {shlex.quote(sys.executable)} -m {line}"
     with box.log("two").open("ab") as log:

@@ -27,6 +27,8 @@ class FakeControl:
         self.table: RouteTable | None = None
         #: it holds no poll: who has its table, or a newer one, is to ask the leader
         self.stands_by = False
+        #: it neither decides nor knows who does: its lease store is away
+        self.undecided = False
         #: takes what is sent and answers nothing, as where its host is gone
         self.deaf = False
         #: nobody can read what it answers to demand
@@ -104,7 +106,9 @@ class FakeControl:
             version = self.table.version if self.table is not None else 0
             if self.garbled:
                 return 200, b"{"
-            return 200, msgspec.json.encode(Heard(version=version, leader=not self.stands_by))
+            acting = not (self.stands_by or self.undecided)
+            said = Heard(version=version, leader=not self.stands_by, acting=acting)
+            return 200, msgspec.json.encode(said)
         assert asked.path.startswith("/gateway/v1/routes?version=")
         self.polls.append(asked)
         await self.notify()

@@ -350,7 +350,7 @@ ROUTES = RouteTable(
         ),
     ),
 )
-DEMAND_REPLY = Heard(version=12_000_007, leader=False)
+DEMAND_REPLY = Heard(version=12_000_007, leader=False, acting=False)
 
 DEMAND = Demand(
     gateway="8d1d6f0a",

@@ -189,7 +189,9 @@ def test_an_engine_of_every_version_is_taken_up_by_its_environment(version: str)
     argv = [part.replace("${api_key}", "the-key") for part in samples.START.command]
     found = markers.read(KEY, env, argv)
     left_out = {"attempt": 1, "api_key": "", "seq": 0, "session": "", "epoch": 0, "leader_uuid": ""}
-    assert found.start == msgspec.structs.replace(samples.START, **left_out)
+    # An engine that runs waits for no other to end: later versions do not say so.
+    start = msgspec.structs.replace(found.start, after=())
+    assert start == msgspec.structs.replace(samples.START, after=(), **left_out)
     assert (found.told.attempt, found.told.whole, found.told.api_key) == (2, True, "the-key")
 
 

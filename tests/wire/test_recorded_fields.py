@@ -81,6 +81,7 @@ UNSAID = {
     "shards.desired": "running",
     "match": True,
     "leader": True,
+    "acting": True,
     "commands.attempt": 1,
     "commands.world_size": 1,
     "commands.launcher": "exec",

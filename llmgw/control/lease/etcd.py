@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any
@@ -21,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import override
 
+from llmgw.clock import awake_s
 from llmgw.control.crash import crash
 from llmgw.control.lease.base import Epochs, Holder, LeaseLostError, NotYetError, Told
 from llmgw.control.lease.calls import Etcd, EtcdError, number, plain, text
@@ -32,11 +32,6 @@ AGAIN_S = 0.25
 #: Giving it back is a kindness to the next leader, and holds nobody's end up.
 REVOKE_S = 1.0
 Json = dict[str, Any]
-
-
-def awake_s() -> float:
-    """Monotonic, and counts the time in which the host was suspended: its lease lapsed meanwhile."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class EtcdLease(Told):

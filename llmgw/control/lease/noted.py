@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-FILE = "lease"
+SUFFIX = ".lease"
 
 
 def note(inventory: Path, name: str) -> None:
@@ -18,7 +18,7 @@ def note(inventory: Path, name: str) -> None:
         if name == "file":  # as where no control has run: the inventory alone is what counts
             path.unlink(missing_ok=True)
             return
-        aside = path.with_suffix(".new")
+        aside = path.with_name(f"{path.name}.new")
         aside.write_text(f"{name}\n")
         aside.chmod(0o644)
         aside.replace(path)
@@ -33,5 +33,6 @@ def elsewhere(inventory: Path) -> str:
 
 
 def _beside(inventory: Path) -> Path:
-    """The same for all names of one file."""
-    return inventory.resolve().with_name(FILE)
+    """The same for all names of one file; and no other inventory's in the same folder."""
+    real = inventory.resolve()
+    return real.with_name(real.name + SUFFIX)

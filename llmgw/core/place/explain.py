@@ -5,7 +5,7 @@ The same questions that placement asks, for the fleet as it is now and for an em
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,9 +30,19 @@ class Answer(Struct, frozen=True):
     why: str
 
 
-def explain(state: State, model: Model) -> Iterator[Answer]:
-    """Every node's answer, profile by profile in the order in which they are tried."""
+def explain(
+    state: State, model: Model, lacks: Iterable[tuple[str, str, str]] = ()
+) -> Iterator[Answer]:
+    """Every node's answer, profile by profile in the order in which they are tried.
+
+    `lacks`: by node and fingerprint, what a start would not find there (`failed.lacks`).
+    """
     fleet = Fleet(state, holdings(state))
+    for name, fingerprint, said in lacks:
+        here = fleet.held.get(name)
+        if here is not None:
+            lacking = here.lacking | {f"profile {fingerprint}": said}
+            fleet.hold(name, replace(here, lacking=lacking))
     for profile in model.profiles:
         for name, node in sorted(state.nodes.items()):
             answer = fit(fleet, node, profile)

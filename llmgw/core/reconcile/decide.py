@@ -117,7 +117,8 @@ def _start(p: Pass, model: Model) -> None:
 
 def _made_room(p: Pass, model: Model, wait: Wait) -> Wait:
     """Who goes for it, and its place held for it once they have gone (A64)."""
-    asks = evict.Asks(model, demand.waited_s(p.state, model.name, p.now), wait.why)
+    waited_s = demand.waited_s(p.state, model.name, p.now)
+    asks = evict.Asks(model, waited_s, wait.why, frozenset(p.waking))
     leaving = p.leaving(announced=True)
     way = evict.way(p.fleet, p.survey.replicas, asks, leaving, p.now)
     for r, why in way.go:
@@ -195,6 +196,7 @@ def _idle(p: Pass, model: Model) -> list[tuple[Replica, str]]:
 def acknowledged(state: State) -> tuple[Shard, ...]:
     """Ended shards whose record the agent may delete: their end is in our picture, or an operator cleared it.
 
+    What gave up stays for people to see and clear, while the catalog has its model.
     Of a group's only shard of a rank not before the others have ended: it is the fact that ends them (A34).
     """
     over = [
@@ -216,5 +218,9 @@ def acknowledged(state: State) -> tuple[Shard, ...]:
         s
         for s in over
         if s.rank in alive.get(s.incarnation, {s.rank})
-        and not (s.report.gave_up and s.incarnation in recorded)
+        and not (s.report.gave_up and s.incarnation in recorded and _in_catalog(state, s))
     )
+
+
+def _in_catalog(state: State, shard: Shard) -> bool:
+    return state.catalog.resolve(shard.report.model) is not None

@@ -92,7 +92,8 @@ def _cleared(p: Pass, model: Model, why: str) -> bool:
     Just after a start of control nobody can tell who is idle, which is waited for.
     """
     leaving = p.leaving(announced=True)
-    way = evict.way(p.fleet, p.survey.replicas, evict.Asks(model, 0.0, why), leaving, p.now)
+    asks = evict.Asks(model, 0.0, why, frozenset(p.waking))
+    way = evict.way(p.fleet, p.survey.replicas, asks, leaving, p.now)
     if way.hold is None:
         unsure = way.then is not None and bool(idle.unsure(p.state, p.now))
         if unsure:

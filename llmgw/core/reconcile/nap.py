@@ -61,11 +61,14 @@ def wakes(p: Pass, model: Model, why: str) -> NapReplica | Wait | None:
     """A sleeper to wake, or to wait for while it falls asleep; None: there is none, or none can wake where it lies."""
     asleep = p.asleep.get(model.name, [])
     for r in asleep:
+        if r.incarnation in p.leaving():
+            continue  # for another model, before it was this one's turn
         if not all(map(sleeps, r.members)):
             said = f"{r.replica} is {words(r.members[0])}"
             return Wait(model=model.name, profile=r.profile, why=f"{why}; {said}")
         if not stuck(p.state, model, r) and not not_to_be_woken(p.state, p.held, r):
             p.asleep[model.name] = [other for other in asleep if other is not r]
+            p.waking.add(r.incarnation)
             (shard,) = r.members
             p.fleet.hold(shard.node, awake_again(p.state, p.held, shard))
             return _step("wake", r, f"{why}; it sleeps on {shard.node}")
@@ -77,6 +80,8 @@ def replaced(p: Pass, model: Model, why: str) -> None:
     left = p.asleep.get(model.name, [])
     if left:
         r, *p.asleep[model.name] = left
+        if r.incarnation in p.leaving():
+            return  # for another model, before it was this one's turn
         no = stuck(p.state, model, r) or not_to_be_woken(p.state, p.held, r)
         gone = f"asleep, and cannot wake where it lies: {no}; {why}"
         p.actions.append(drained(r, stoppable(r.members), "idle", gone, asleep=True))

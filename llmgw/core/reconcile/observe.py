@@ -110,8 +110,8 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             return replace(state, ending=True)
         case Paused(why):
             return replace(state, paused=why)
-        case Cordoned(name, gpu, why):
-            return cordon.told(state, (name, gpu), why)
+        case Cordoned(name, gpu, why, ended):
+            return cordon.told(state, (name, gpu), why, ended)
         case Confirmed(incarnations):
             return replace(state, confirmed=state.confirmed | incarnations)
         case Withheld(why):

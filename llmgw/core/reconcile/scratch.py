@@ -35,6 +35,8 @@ class Pass:
         self.asleep: dict[str, list[Replica]] = {}
         #: incarnations on their way to sleep, by what this pass says
         self.dozing: set[str] = set()
+        #: and on their way out of it
+        self.waking: set[str] = set()
         #: how many models are rolled, or will be once other starts are over
         self.rolls = 0
         for r in found.replicas:

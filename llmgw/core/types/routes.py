@@ -105,7 +105,9 @@ class Heard(Struct, frozen=True, kw_only=True):
     """What a control answers to `Demand`. `version`: of its table then; `leader`: it knows of nobody who leads instead.
 
     From here on the one that leads puts nothing to sleep before this gateway has said that it has the table without it.
+    That is who is `acting`; another one puts nothing to sleep, and cannot tell whether somebody else does.
     """
 
     version: int = 0
     leader: bool = True
+    acting: bool = True

@@ -338,11 +338,15 @@ class Paused(Struct, frozen=True, tag=True):
 
 
 class Cordoned(Struct, frozen=True, tag=True):
-    """Nothing of ours may be there until the operator says otherwise; `gpu` "": the whole node, `why` "": no more."""
+    """Nothing of ours may be there until the operator says otherwise; `gpu` "": the whole node, `why` "": no more.
+
+    `ended`: when that was, for what is said of those that leave all the same.
+    """
 
     node: str
     gpu: str
     why: str
+    ended: str = ""
 
 
 class Confirmed(Struct, frozen=True, tag=True):

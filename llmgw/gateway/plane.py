@@ -1,0 +1,38 @@
+"""One control plane as a gateway sees it: where it is, whom to believe there, and what it answered last.
+
+Answers for: facts alone, which `feed` writes down and acts upon. May not call anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from llmgw import tls
+from llmgw.config import Address, Trust
+from llmgw.core.types.routes import RouteReplica
+from llmgw.gateway.endpoint import Endpoint
+
+
+class Control:
+    def __init__(self, url: str, trust: Trust) -> None:
+        self.url = url
+        self.trust = trust
+        self.endpoint = Endpoint(RouteReplica(replica=self.url, endpoint=self.url))
+        if self.url.startswith("https:"):
+            self.endpoint.tls = tls.client(trust)
+        self.changed = asyncio.Event()
+        #: one post at a time
+        self.turn = asyncio.Lock()
+        #: it was told of this process, or does not answer
+        self.tried = asyncio.Event()
+        self.up: bool | None = None
+        #: nothing listens there, by what was tried last
+        self.none = False
+        #: it decides nothing, by what it answered last
+        self.still = False
+        self.away = asyncio.Event()
+
+    @property
+    def in_clear(self) -> bool:
+        """What it is told may be read on its way."""
+        return self.endpoint.tls is None and not Address(self.endpoint.host, 0).loopback
