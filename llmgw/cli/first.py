@@ -16,7 +16,6 @@ from llmgw import config
 from llmgw.cli import ask
 from llmgw.errors import LlmgwError
 
-PROC = Path("/proc")
 TICK_S = 0.1
 #: Who is on the way out gives its port back by then.
 LEAVING_S = 2.0
@@ -67,7 +66,7 @@ class Brought:
     def look(self, control: int) -> None:
         """While control lives, which is how a child of its is known: afterwards its parent is another."""
         if not self._before and control:
-            mine = {pid for pid in _gateways(self._folder) if parent(pid) == control}
+            mine = {pid for pid in _gateways(self._folder) if _parent(pid) == control}
             self._pids |= mine
 
     def end(self) -> str:
@@ -100,19 +99,21 @@ def _taken(host: str, port: int) -> bool:
 
 def _gateways(folder: Path) -> list[int]:
     """Living gateways with this folder in their arguments, without their workers."""
+    from llmgw.agent import process
+
     found = []
-    for entry in PROC.iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")  # empty for a zombie
-                if words[1:4] == [b"-m", b"llmgw", b"gateway"] and os.fsencode(folder) in words:
-                    found.append(int(entry.name))
+    for pid in process.all_stats():
+        words = process.words(pid)  # none of a zombie
+        if words[1:4] == ["-m", "llmgw", "gateway"] and str(folder) in words:
+            found.append(pid)
     return sorted(found)
 
 
-def parent(pid: int) -> int:
+def _parent(pid: int) -> int:
     """0 for no such process."""
-    try:
-        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    from llmgw.agent.process import read_stat
+
+    with suppress(OSError):
+        stat = read_stat(pid)
+        return 0 if stat is None else stat.ppid
+    return 0

@@ -83,8 +83,7 @@ class Keeper:
                 if self.store.epoch() < state.epoch:
                     self.store.write_epoch(state.epoch, state.leader_uuid)
                 self._epoch = state.epoch
-            change = self._change(state, now, durable=durable, all_of_it=all_of_it)
-            change.ends = not stops.isdisjoint(self._drains(state))
+            change = self._change(state, now, durable=durable, all_of_it=all_of_it, stops=stops)
             if change and not all_of_it and change.may_wait(self._marks):
                 self.due_s = min(self.due_s, now.mono + LATER_S)
                 if now.mono < self.due_s:
@@ -127,7 +126,9 @@ class Keeper:
         self._again_s = now.mono + PAUSE_S
         self.due_s = inf
 
-    def _change(self, state: State, now: Moment, *, durable: bool, all_of_it: bool) -> Change:
+    def _change(
+        self, state: State, now: Moment, *, durable: bool, all_of_it: bool, stops: Set[str]
+    ) -> Change:
         changed = {
             name: node
             for name, node in state.nodes.items()
@@ -155,6 +156,7 @@ class Keeper:
             learned=None if state.learned == self._learned else state.learned,
             gateways=None if gateways == self._gateways else gateways,
             events=tuple(self.story.unsaved),
+            ends=not stops.isdisjoint(begun),
             # An operator who was told that it is done may pull the plug. What control began by itself it would begin
             # again, or its agent says that it drains: no client waits for the disk meanwhile (P9).
             durable=durable

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from llmgw.core import failed
 from llmgw.core.asleep import asleep, not_to_be_woken, sleeps, stuck
@@ -211,10 +210,7 @@ def _absent(asks: Asks, last: Failure, now: float) -> str:
 def _bar(fleet: Fleet, lacks: Iterable[Failure]) -> None:
     """Nobody goes where a file of the model is absent, nor is that place kept for it; other nodes may have it."""
     for f in lacks:
-        here = fleet.held.get(f.absent)
-        if here is not None:
-            lacking = here.lacking | {f"profile {f.fingerprint}": f.error}
-            fleet.hold(f.absent, replace(here, lacking=lacking))
+        fleet.lacks(f.absent, f.fingerprint, f.error)
 
 
 # ---------------------------------------------------------------- how

@@ -38,11 +38,8 @@ def explain(
     `lacks`: by node and fingerprint, what a start would not find there (`failed.lacks`).
     """
     fleet = Fleet(state, holdings(state))
-    for name, fingerprint, said in lacks:
-        here = fleet.held.get(name)
-        if here is not None:
-            lacking = here.lacking | {f"profile {fingerprint}": said}
-            fleet.hold(name, replace(here, lacking=lacking))
+    for lack in lacks:
+        fleet.lacks(*lack)
     for profile in model.profiles:
         for name, node in sorted(state.nodes.items()):
             answer = fit(fleet, node, profile)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from llmgw.core.capacity import (
     GpuHeld,
@@ -236,6 +237,12 @@ class Fleet:
         if held.lacking:
             self._lacking = True
         self._set(node, self.nodes[node], held, ("", 0))
+
+    def lacks(self, node: str, fingerprint: str, why: str) -> None:
+        """What the profile would load is not there: no place is found for it on that node, nor kept."""
+        here = self.held.get(node)
+        if here is not None:
+            self.hold(node, replace(here, lacking=here.lacking | {f"profile {fingerprint}": why}))
 
     def mark(self) -> int:
         return len(self._before)
