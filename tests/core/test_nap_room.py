@@ -23,7 +23,7 @@ from llmgw.core.types.state import (
     Woken,
 )
 from tests.core.test_asleep import ALPHA, SCALE, T, asked, box, fold, nap, other, sleeper
-from tests.core.world import GIB, actions, catalog, model, node, profile, running
+from tests.core.world import GIB, actions, catalog, gpus, model, node, profile, running
 
 #: more than its card has beside what its sleeper keeps
 BIG = Resources(gpu_memory_bytes=23 * GIB)
@@ -153,6 +153,29 @@ def test_one_that_an_operator_wakes_does_not_go_for_another_model() -> None:
     plan = decide(state, T)
     assert actions(plan) == ["nap alpha", "wait beta"]
     assert nap(plan).step == "wake"
+
+
+@pytest.mark.parametrize(
+    ("more", "done"),
+    [
+        ((), ["drain alpha", "wait beta", "wait alpha"]),
+        ((node("box2", gpus=gpus("box2", 16)),), ["drain alpha", "wait beta", "start alpha"]),
+    ],
+)
+def test_one_that_goes_for_another_model_is_neither_woken_nor_drained_again(
+    more: tuple[NodeReport, ...], done: list[str]
+) -> None:
+    """beta has waited for longer, and its turn comes first; alpha may start elsewhere."""
+    main = replace(ALPHA.profiles[0], gpu_memory_bytes=8 * GIB)
+    beta = model("beta", profile(gpus=1, gpu_memory_bytes=23 * GIB), scaling=SCALE)
+    lies = sleeper(resources=Resources(gpu_memory_bytes=8 * GIB))
+    both = catalog(replace(ALPHA, profiles=(main,)), beta)
+    state = running(replace(both, start_limit=2), box(lies), *more)
+    for n, at in enumerate((T - 300, T), 1):
+        state = fold(state, Demanded(Demand(gateway="g", n=n, waiting={"beta": 1})), now=at)
+    plan = decide(fold(state, Woken("alpha"), now=T - 10), T)
+    assert actions(plan) == done
+    assert goes(plan).why.startswith("makes room for beta")
 
 
 # ---------------------------------------------------------------- one too many
