@@ -56,7 +56,7 @@ class Fleet:
         #: where engines of this fleet may be, to find what is left of them
         self.ranges = [self.ports]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.http = httpx.Client(timeout=30, trust_env=False)
+        self.http = httpx.Client(timeout=60, trust_env=False)
         self.node = "box1"
         #: further parts by name, and what is added to the words of those there are
         self.more: dict[str, list[str]] = {}
@@ -94,15 +94,18 @@ class Fleet:
 
     def start(self, *parts: str) -> None:
         for part in parts:
-            with self.log(part).open("ab") as file:
-                self.processes[part] = subprocess.Popen(
-                    [sys.executable, "-m", "llmgw", *self.words(part)],
-                    env=self.env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
+            self.processes[part] = self.execute(part)
+
+    def execute(self, part: str) -> "subprocess.Popen[bytes]":
+        with self.log(part).open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "llmgw", *self.words(part)],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
 
     def kill(self, part: str) -> None:
         """As a crash does it: no signal it could catch."""
@@ -195,7 +198,7 @@ class Fleet:
 
     def gateway_pid(self) -> int | None:
         try:
-            return handover.hello(self.folder / "control" / "gateway").pid
+            return handover.hello(self.folder / "control" / "gateway", timeout_s=30).pid
         except LlmgwError:
             return None
 

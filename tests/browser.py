@@ -60,7 +60,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait(self, expression: str, timeout_s: float = 20.0) -> Any:
+    def wait(self, expression: str, timeout_s: float = 60.0) -> Any:
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             # While another page is coming there may be nothing to look at.
@@ -123,7 +123,7 @@ class Browser:
         if entry.get("level") == "error" and "401" not in entry.get("text", ""):
             self.errors.append(entry["text"])
 
-    def _next(self, timeout_s: float = 30.0) -> dict[str, Any]:
+    def _next(self, timeout_s: float = 60.0) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], timeout_s)
             assert ready, "chromium does not answer"

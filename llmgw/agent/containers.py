@@ -22,7 +22,7 @@ from llmgw.agent import container_evidence as evidence
 from llmgw.agent import crash, process
 from llmgw.agent.container_spawn import Hands, Now, start
 from llmgw.agent.container_start import labels_of
-from llmgw.agent.explain import TAIL_BYTES, explain
+from llmgw.agent.explain import TAIL_BYTES, explain, lasting
 from llmgw.agent.followers import Followers
 from llmgw.agent.placeholders import redacted
 from llmgw.agent.reattach import listens_at
@@ -148,9 +148,8 @@ class Containers:
         oom = True if end is not None and end.out_of_memory else self.hands.ooms.recent()
         crash.here("after-reap")
         key, attempt = record.key, record.attempt
-        self.hands.post(
-            Exited(key=key, attempt=attempt, code=code, last_line=said, out_of_memory=oom)
-        )
+        ended = Exited(key=key, attempt=attempt, code=code, last_line=said, out_of_memory=oom)
+        self.hands.post(replace(ended, lasting=lasting(code, left)))
 
     async def _end_of(self, box: Box) -> Box | None:
         """With its exit code; None where nobody knows it."""

@@ -31,17 +31,29 @@ def write_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
     Not `at_once`: whoever reads it finds the new one, a killed writer's successor too; what a power cut leaves of it is
     not known until `settle`.
     """
-    temp = path.with_name(f"{path.name}.new")
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    write_ahead(path, data, at_once=at_once)
+    put_in_place(path, at_once=at_once)
+
+
+def write_ahead(path: Path, data: bytes, *, at_once: bool = True) -> None:
+    """The half of it that changes nothing yet."""
+    fd = os.open(ahead_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
         if at_once:
             os.fsync(file.fileno())
+
+
+def put_in_place(path: Path, *, at_once: bool = True) -> None:
     crash.here("journal-before-rename")
-    temp.replace(path)
+    ahead_of(path).replace(path)
     if at_once:
         sync_dir(path.parent)
+
+
+def ahead_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
 
 
 def settle(path: Path) -> None:

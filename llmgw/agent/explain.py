@@ -1,7 +1,7 @@
 """An engine's end, for people: the line of its log that names the cause, and what to try.
 
-Answers for: a table of ends that are known from real engines; any other end is told in the engine's own last words. May
-not decide anything by it: a log may say what it likes.
+Answers for: a table of ends that are known from real engines; any other end is told in the engine's own last words. And
+whether a repeat could end otherwise (`lasting`). May not decide anything by it: a log may say what it likes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,11 @@ KNOWN = (
     # by llama-server (r), Python's argparse (r), Ollama's cobra
     _known(
         r"error: invalid argument:|error: unrecognized arguments:|Error: unknown (?:shorthand )?flag",
-        "this build does not know that argument: look at args of the profile",
+        "this build does not know that argument: look at args of the profile; changed, it starts again by itself",
+    ),
+    _known(
+        r"error: argument \S+: (?:invalid choice: |expected )",
+        "look at args of the profile; changed, it starts again by itself",
     ),
     # of every Python (r)
     _known(
@@ -126,6 +130,14 @@ KNOWN = (
     ),
     _known(r"No space left on device", "a disk of the node is full: make room"),
 )
+#: Ends that follow from the arguments alone, which each start repeats: the whole of a program's last line, as engines
+#: of the table above word it; and their exit codes: 1 of llama-server and Ollama, 2 of Python's argparse.
+LASTING = re.compile(
+    r"error: invalid argument: -\S*"
+    r"|Error: unknown (?:shorthand )?flag: .*"
+    r"|[\w./ -]+: error: (?:unrecognized arguments: .*|argument \S+: (?:invalid choice: |expected ).*)"
+)
+LASTING_CODES = frozenset({1, 2})
 #: A program's exit code by itself (sh(1)).
 CODES = {
     126: "a program in its command cannot be executed here",
@@ -143,9 +155,19 @@ A_CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b: \S|\bValue error, \S|\berror 
 PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [A-Z] +")
 
 
+def lasting(code: int | None, log: str) -> bool:
+    """Whether each further start would end as this one did. Only what is certain: False where in doubt."""
+    lines = _lines(log)
+    return code in LASTING_CODES and bool(lines) and LASTING.fullmatch(lines[-1]) is not None
+
+
+def _lines(log: str) -> list[str]:
+    return [line for raw in log.splitlines() if (line := PREFIX.sub("", raw.strip()))]
+
+
 def explain(program: str, code: int | None, log: str) -> str:
     """`log` is the end of it; "" where it said nothing and its code says nothing either."""
-    lines = [line for raw in log.splitlines() if (line := PREFIX.sub("", raw.strip()))]
+    lines = _lines(log)
     signal = _signal(code)
     if signal == Signals.SIGILL:
         what = f"{Path(program).name}'s binary" if code == -signal else "a binary that it ran"

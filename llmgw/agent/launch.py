@@ -6,6 +6,7 @@ that no Ctrl-C of the agent's terminal reaches it (F48); files, not pipes (F49).
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -28,7 +29,12 @@ from llmgw.loopback import is_loopback
 
 #: Of the agent's own environment, what an engine must not get: the service manager's, and ours (tokens among them).
 REMOVED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "LLMGW_")
-
+#: Why a program that is there and executable is not run, by what the kernel says (execve(2)).
+CANNOT_RUN = {
+    errno.ENOEXEC: "it is built for another machine, or is no program",
+    errno.ENOENT: "the interpreter or loader that it names is not there",
+    errno.EACCES: "its disk, or the interpreter that it names, may not be executed from",
+}
 
 Child = subprocess.Popen[bytes]
 
@@ -142,9 +148,22 @@ def spawn(prepared: Prepared, log_fd: int) -> Child:
     )
 
 
-def _executable(program: str, env: Mapping[str, str], start: Start, node: str) -> str:
+def cannot_run(executable: str, start: Start, node: str, error: OSError) -> str:
+    """The sentence for a spawn that failed; of what another program would mend with what to try."""
+    words = CANNOT_RUN.get(error.errno or 0)
+    if words is None or error.filename != executable:  # its log cannot be opened, say
+        return f"{executable} cannot be started on {node}: {error.strerror}"
+    said = f"engine binary {executable} cannot be executed on {node}: {error.strerror}"
+    return f"{said} - {words}: {_hint(start, node)}"
+
+
+def _hint(start: Start, node: str) -> str:
     where = f"engines.{start.engine}.command" if start.engine else "the profile's command"
-    hint = f"set {where} in the catalog to a program that {node} has"
+    return f"set {where} in the catalog to a program that {node} has"
+
+
+def _executable(program: str, env: Mapping[str, str], start: Start, node: str) -> str:
+    hint = _hint(start, node)
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is not None:
         return found

@@ -37,13 +37,14 @@ class Logs:
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "logs"
         self.folder.mkdir(mode=0o700, exist_ok=True)
+        self._root = self.folder.resolve()
         #: at the last look
         self._sizes: dict[Path, int] = {}
 
     def path(self, shard: str) -> Path:
         """`shard` is a checked name, or one that came in by URL: it stays below the folder."""
-        path = (self.folder / f"{shard}.log").resolve()
-        if not path.is_relative_to(self.folder.resolve()):
+        path = Path(os.path.normpath(self._root / f"{shard}.log"))
+        if "\0" in shard or not path.is_relative_to(self._root):
             msg = f"{shard!r} is no shard's name"
             raise ValueError(msg)
         return path

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,18 +16,17 @@ from typing import Any, NamedTuple, assert_never
 import structlog
 from msgspec.structs import replace
 
-from llmgw.agent import crash, doors, ports, reattach, room
+from llmgw.agent import crash, doors, orders, reattach
 from llmgw.agent.journal import Journal
 from llmgw.agent.link import Link
 from llmgw.agent.perform import Performer
 from llmgw.core.supervise import next_due, supervise, unidentified
-from llmgw.core.supervise.claims import PORTS
 from llmgw.core.supervise.commands import target
 from llmgw.core.supervise.follow import Following
 from llmgw.core.supervise.report import node_report
 from llmgw.core.supervise.table import ImpossibleTransitionError
 from llmgw.core.types.by_hand import ByHand
-from llmgw.core.types.messages import Command, NodeReport, Refusal, Start, Take
+from llmgw.core.types.messages import Command, NodeReport, Refusal, Take
 from llmgw.core.types.node import (
     AgentState,
     CallDoor,
@@ -109,33 +107,20 @@ class Loop:
 
     async def obey(self, control: str, command: Command, extra: dict[str, Any]) -> None:
         """Returns when the command is journaled, or refused. `extra`: fields of it that a newer control sent (F56)."""
-        if self.following.keeps(self.state, control, command, extra):
+        event = orders.given(control, command, extra)
+        if self.following.keeps(self.state, control, command, extra, event.fresh_key):
+            orders.foresee(self.state, event, self.journal)
             crash.here("start-kept")
             return
-        event = self._order(control, command, extra, await self._seen(command))
+        event = self._looked(replace(event, by_hand=await self._seen(command)))
         crash.here("ports-looked-at")
         applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue.put_nowait(Order(event, applied))
         await applied
 
-    def _order(
-        self, control: str, command: Command, extra: dict[str, Any], by_hand: ByHand
-    ) -> CommandReceived:
-        """With what this host is like just now."""
-        event = CommandReceived(
-            command=command,
-            control=control,
-            fresh_key=secrets.token_hex(32),
-            by_hand=by_hand,
-            extra={"start": extra} if extra else {},
-        )
-        if not isinstance(command, Start):
-            return event
-        wanted = (command.port, *command.ports.values())
-        busy = ports.busy(p for p in wanted if p in PORTS)
+    def _looked(self, event: CommandReceived) -> CommandReceived:
         filler = None if self.performer is None else self.performer.filler
-        there = room.look_for(command, self.journal.folder, filler)
-        return replace(event, ports_busy=busy, room=there)
+        return orders.looked(event, self.journal.folder, filler)
 
     async def _seen(self, command: Command) -> ByHand:
         """What a `Take` names; looked at beside the loop, for an engine may be slow to answer."""
@@ -190,7 +175,7 @@ class Loop:
                 self.feed(item)
         for late in self.following.due(self.state):
             crash.here("start-due")
-            self.feed(self._order(*late, ByHand()))
+            self.feed(self._looked(orders.given(*late)))
 
     def feed(self, event: Event) -> None:
         """One event and all that follows from it at once."""
@@ -378,6 +363,7 @@ class Loop:
         if self.state.token is not None and self.state.token != self.stored:
             self._make_durable((StoreToken(self.state.token),), Tick())
         self.journal.settle()
+        self.journal.tidy(self.following.keys)
         assert self.performer is not None
         self.performer.remember_trees(self.state.records)
         self.performer.reap()

@@ -7,7 +7,6 @@ answer later. Identity is checked again at the moment of every signal.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import time
@@ -21,9 +20,10 @@ from msgspec.structs import replace
 from llmgw.agent import asking, by_hand, crash, launch, ports, probe, process, reattach, scopes
 from llmgw.agent.containers import Containers
 from llmgw.agent.devices import Devices
-from llmgw.agent.explain import TAIL_BYTES, explain
+from llmgw.agent.explain import TAIL_BYTES, explain, lasting
 from llmgw.agent.logs import Logs
 from llmgw.agent.oom import Ooms
+from llmgw.agent.orphans import Orphans
 from llmgw.agent.placeholders import (
     Filler,
     PlaceholderError,
@@ -47,8 +47,11 @@ from llmgw.core.types.record import Key, Record
 from llmgw.errors import LlmgwError
 
 log = structlog.get_logger()
-#: What makes a start fail now and perhaps not later: no memory, no process, no descriptor, no space.
-PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+#: What makes a start fail now and perhaps not later: no memory, no process, no descriptor, no space, or a program that
+#: is being written at this moment.
+PASSING = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ETXTBSY}
+)
 WATCH_AGAIN_S = 1.0
 NO_WORDS = "its command or environment, filled in, holds what no process can be given (a NUL?)"
 
@@ -65,6 +68,7 @@ class Performer:
         devices: Devices,
         post: Callable[[Event], None],
         tasks: asyncio.TaskGroup,
+        adopts: bool = False,
     ) -> None:
         self.facts = facts
         self.state_dir = state_dir
@@ -77,7 +81,7 @@ class Performer:
         self.known: dict[Key, process.Pids] = {}
         self.secrets: dict[Key, frozenset[str]] = {}
         self.looks = reattach.Looks(facts.node_id)
-        self.dead: frozenset[int] = frozenset()
+        self.orphans = Orphans(adopts=adopts)
         self.ooms = Ooms()
         self.containers = Containers(self)
 
@@ -107,7 +111,7 @@ class Performer:
             finally:
                 os.close(fd)
         except OSError as e:
-            error = f"{prepared.executable} cannot be started on {self.facts.node}: {e.strerror}"
+            error = launch.cannot_run(prepared.executable, record.start, self.facts.node, e)
             fatal = e.errno not in PASSING
             return SpawnFailed(key=key, attempt=attempt, error=error, fatal=fatal)
         except ValueError:
@@ -182,7 +186,7 @@ class Performer:
         self._unwatch(record.key)
         ports.left(record.ports)
         now, shard, left = self.containers.now(record), record.start.shard, ""
-        seen = None if now.ended else self.look(record)
+        seen = None if now.ended else self._gone(now) or self.look(now)
         # Of one that was told to end nobody asks why it ended; and of a taken-over one the last words went elsewhere.
         asked = not (record.by_hand or now.ending)
         try:
@@ -196,7 +200,8 @@ class Performer:
         program = next(iter(record.start.command), "the engine")
         said = redacted(explain(program, code, left), self.secrets_of(record))
         ended = Exited(key=record.key, attempt=record.attempt, code=code, last_line=said, seen=seen)
-        self.post(replace(ended, out_of_memory=self.ooms.recent()))
+        stays = lasting(code, left)
+        self.post(replace(ended, lasting=stays, out_of_memory=self.ooms.recent()))
 
     # ------------------------------------------------ looking and signalling
 
@@ -252,23 +257,16 @@ class Performer:
         stats = process.all_stats()
         return by_hand.tree_of(record, known, [], stats)
 
-    def reap(self) -> None:
-        """Orphans of engines that ended (`process.adopt_orphans`).
+    def _leaders(self) -> frozenset[int]:
+        return frozenset(child.pid for child in self.children.values())
 
-        Not what is waited for in another place, which loses its exit code when we wait first: only who was a zombie at
-        the last heartbeat already is nobody's.
-        """
-        try:
-            dead = process.dead_children() - {child.pid for child in self.children.values()}
-        except OSError as e:
-            log.warning("cannot look for dead orphans", error=str(e))
-            return
-        for pid in dead & self.dead:
-            with contextlib.suppress(ChildProcessError):
-                _, status = os.waitpid(pid, os.WNOHANG)
-                code = os.waitstatus_to_exitcode(status)
-                log.info("an orphan of an engine had ended", pid=pid, code=code)
-        self.dead = dead
+    def _gone(self, record: Record) -> TreeSeen | None:
+        own = record.key in self.children
+        known = self.known.get(record.key, {})
+        return self.orphans.gone(record, known, self._leaders()) if own else None
+
+    def reap(self) -> None:
+        self.orphans.reap(self._leaders())
 
     def remember_trees(self, records: dict[Key, Record]) -> None:
         """Now and then, so that the children of an engine that is not our child are known when it dies."""

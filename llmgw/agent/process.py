@@ -8,7 +8,6 @@ doubt, never a target. May not decide what evidence means.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -28,8 +27,9 @@ PROC = Path("/proc")
 UNSEEN = "?"
 #: After so long a process that was just forked has become what it was forked for.
 GROWN_S = 10.0
-PR_SET_CHILD_SUBREAPER = 36
 READ_BYTES = 1 << 16
+#: Of the flags in a stat (include/linux/sched.h).
+PF_KTHREAD = 0x00200000
 #: pid -> start ticks
 Pids = dict[int, int]
 
@@ -41,6 +41,8 @@ class Stat(NamedTuple):
     ppid: int
     sid: int
     ticks: int
+    #: a thread of the kernel's own: it has no environment
+    kernel: bool = False
 
     @property
     def live(self) -> bool:
@@ -76,6 +78,7 @@ def read_stat(pid: int) -> Stat | None:
         ppid=int(fields[1]),
         sid=int(fields[3]),
         ticks=int(fields[19]),
+        kernel=bool(int(fields[6]) & PF_KTHREAD),
     )
 
 
@@ -211,7 +214,7 @@ def look(node_id: str, stats: Stats, before: Marks = MappingProxyType({})) -> di
             continue
         known = before.get(pid)
         if known is None or not _still(known, stat, grown):
-            env = environ(pid) if same_user(pid) else {}
+            env = environ(pid) if not stat.kernel and same_user(pid) else {}
             known = Mark(stat, env if marked_as(env, node_id) else {})
         seen[pid] = Mark(stat, known.env)
     return seen
@@ -294,13 +297,13 @@ def below(pid: int) -> Pids | None:
 
     In a fraction of the time of a look at all processes. Once the parent is gone nobody can tell any more.
     """
-    if not (PROC / "thread-self" / "children").exists():
+    if not lists_children():
         return None
     found: Pids = {}
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
-        for child in _children(parent):
+        for child in children(parent):
             stat = _stat_or_unseen(child)
             if stat is not None and stat.ppid == parent and child not in found:
                 found[child] = stat.ticks
@@ -308,8 +311,13 @@ def below(pid: int) -> Pids | None:
     return found
 
 
-def _children(pid: int) -> Iterator[int]:
-    """Each is listed under the thread that forked it."""
+def lists_children() -> bool:
+    """Whether this kernel does (CONFIG_PROC_CHILDREN)."""
+    return (PROC / "thread-self" / "children").exists()
+
+
+def children(pid: int) -> Iterator[int]:
+    """Dead ones that nobody waited for too. Each is listed under the thread that forked it."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  names only
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -333,18 +341,6 @@ def descendants(roots: Iterable[Stat], stats: Stats) -> Iterator[Stat]:
                 seen.add(child.pid)
                 waiting.append(child)
                 yield child
-
-
-def adopt_orphans() -> str:
-    """Become the parent of what our engines' processes leave behind (PR_SET_CHILD_SUBREAPER, prctl(2)); "" or why not.
-
-    In a container without an init nobody else would reap them. It ends with this process and is not inherited: after an
-    agent's death its engines and their orphans are init's, and the next agent's are its own again.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0:
-        return ""
-    return os.strerror(ctypes.get_errno())
 
 
 def dead_children() -> frozenset[int]:

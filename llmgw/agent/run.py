@@ -20,7 +20,17 @@ import structlog
 
 import llmgw
 from llmgw import config, tls
-from llmgw.agent import bearers, container_evidence, crash, lost, ports, process, reach, reattach
+from llmgw.agent import (
+    bearers,
+    container_evidence,
+    crash,
+    lost,
+    orphans,
+    ports,
+    process,
+    reach,
+    reattach,
+)
 from llmgw.agent.devices import Devices
 from llmgw.agent.gpu import Gpus
 from llmgw.agent.identity import Identity, open_state_dir
@@ -29,11 +39,10 @@ from llmgw.agent.link import Link, is_url
 from llmgw.agent.logs import Logs
 from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
-from llmgw.agent.settings import AgentSettings
+from llmgw.agent.settings import AgentSettings, check_node
 from llmgw.agent.view import View
 from llmgw.certificate import Certificate
 from llmgw.core.supervise import initial_state
-from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import Capacity, Foreign
 from llmgw.core.types.node import NodeFacts, Renewed
 from llmgw.core.types.record import Record
@@ -70,9 +79,7 @@ def _check(settings: AgentSettings) -> None:
         if not is_url(url):
             msg = f"--control {url}: not a URL"
             raise UsageError(msg, "write http://HOST:8801")
-    if not NAME.fullmatch(settings.node):
-        msg = f"--node {settings.node!r} is no name: letters, digits, . _ and -, 63 at most, a letter or digit first"
-        raise UsageError(msg, "write it like box1")
+    check_node(settings.node)
     if _unspecified(settings.address):
         msg = f"--address {settings.address} is every address of this box, and nobody can call that"
         raise UsageError(msg, "give the one by which control and gateway reach this node")
@@ -168,7 +175,7 @@ class _Agent:
     async def live(self, listener: socket.socket | None) -> int:
         address = "" if listener is None else _name(listener)
         facts = facts_of(self.settings, self.identity, address, self.certificate.pin)
-        if why := process.adopt_orphans():
+        if why := orphans.adopt():
             log.warning("what engines leave behind is not ours to reap", why=why)
         survey = reattach.Survey(facts.node_id)
         loaded = self.journal.load(self.identity.boot_before)
@@ -191,6 +198,7 @@ class _Agent:
                     devices=self.devices,
                     post=loop.post,
                     tasks=tasks,
+                    adopts=not why,
                 )
                 performer.containers.first = boxes
                 loop.reattach(performer, survey)

@@ -10,7 +10,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from llmgw.config import Trust
+from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import Fabric
+from llmgw.errors import UsageError
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
@@ -46,3 +48,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     operator_token: str = ""
     insecure: bool = False
     names: tuple[str, ...] = ()
+
+
+def check_node(name: str) -> None:
+    """Ids become paths, and a node's name stands in them."""
+    if not NAME.fullmatch(name):
+        msg = f"--node {name!r} is no name: letters, digits, . _ and -, 63 at most, a letter or digit first"
+        raise UsageError(msg, "write it like box1")

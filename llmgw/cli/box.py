@@ -7,7 +7,6 @@ What the parts do is theirs.
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 from shlex import quote
@@ -17,6 +16,7 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, options
+from llmgw.cli.news import News, held_up
 from llmgw.cli.sure import Yes, counted, say, sure
 from llmgw.cli.whose import only_of
 from llmgw.errors import EXIT_OK, LlmgwError, UnreachableError, UsageError
@@ -26,8 +26,6 @@ StateDir = Annotated[
 ]
 TICK_S = 0.1
 END_S = 20.0
-#: What counts down in a reason is no news.
-_FIGURES = re.compile(r"\d+ s\b")
 
 
 def up(
@@ -60,15 +58,15 @@ def up(
     from llmgw.cli.daemons import PORTS
     from llmgw.cli.supervise import Part, Supervisor
 
-    flags: dict[str, object] = {"catalog": catalog, "state_dir": state_dir}
-    flags |= {"listen": listen, "gateway": gateway, "agent": agent, "ports": ports, "gpus": gpus}
+    flags: dict[str, object] = {"catalog": catalog, "state_dir": state_dir, "listen": listen}
+    flags |= {"gateway": gateway, "agent": agent, "node": node, "ports": ports, "gpus": gpus}
     # The other verbs find the agent by the same variable, as a URL.
     near = os.environ.get("LLMGW_AGENT", "").strip().removeprefix("http://").rstrip("/")
     given = config.Given(flags, {**os.environ, "LLMGW_AGENT": near})
     places = _places(given)
     source = Path(given.text("catalog", str(config.catalog_path()))).absolute()
     catalogs.load(source)  # a broken file is said here, once, before anything is started
-    first.check(given.text("ports", PORTS), given.text("gpus", "auto"))
+    first.check(given.text("node", ""), given.text("ports", PORTS), given.text("gpus", "auto"))
     folders = {part: _folder(given, part) for part in ("control", "agent")}
     others.keep(folders["control"] / "inventory.db", folders["agent"], places["control"])
     extra = {"--node": node, "--ports": ports, "--gpus": gpus}
@@ -153,7 +151,7 @@ def down(
         gateway.stop()
         say(f"{e.message}; the gateway (pid {gateway.pid}) was told to end")
         if gateway.wait():
-            say("the gateway has ended")
+            typer.echo("the gateway has ended")
         return EXIT_OK
     if _folder_decides(given):
         only_of(folder if given.flag("state_dir") else config.inventory_path().parent, peer)
@@ -163,14 +161,16 @@ def down(
         sure(what, "End them?", yes=yes, otherwise="nothing was ended")
         ask.post(peer, "/api/v1/end", timeout_s=ask.LONG_S)
         _wait_for_end(peer)
+        typer.echo(f"ended: {', '.join(running)}")
         running = []
     ends = ask.post(peer, "/api/v1/shutdown", timeout_s=ask.LONG_S)
     _wait_gone(peer, ends.get("pid", 0))
     # Control's own word: the state folder here may be that of another control.
     gateway.pid = _here(peer, ends.get("gateway_pid", gateway.pid))
-    say("control and the gateway have ended" if gateway.wait() else "control has ended")
+    typer.echo("control and the gateway have ended" if gateway.wait() else "control has ended")
     if running:
-        say(f"still running: {', '.join(running)}; `llmgw up` finds them again")
+        typer.echo(f"still running: {', '.join(running)}")
+        say("`llmgw up` finds them again")
     return EXIT_OK
 
 
@@ -234,7 +234,7 @@ def _wait_for_end(peer: ask.Peer) -> None:
 
     What is left on nodes that do not answer nobody can end: waiting for it would never end either.
     """
-    said = ""
+    news = News()
     try:
         while running := _running(status := ask.get(peer, "/api/v1/status")):
             silent = frozenset(n["node"] for n in status["nodes"] if n["state"] == "unreachable")
@@ -242,20 +242,11 @@ def _wait_for_end(peer: ask.Peer) -> None:
                 msg = f"cannot be ended, {', '.join(sorted(silent))} does not answer: {', '.join(running)}"
                 hint = "start the agent there and try again; `llmgw down` ends control and leaves them running"
                 raise UnreachableError(msg, hint)
-            now = f"ending: {', '.join(running)}{_held_up(status)}"
-            if (about := _FIGURES.sub("", now)) != said:
-                say(now)
-            said = about
+            news.say(f"ending: {', '.join(running)}{held_up(status)}")
             time.sleep(5 * TICK_S)
     except KeyboardInterrupt:
         say("not waiting any longer; the engines go on ending, control keeps running")
         raise
-
-
-def _held_up(status: Any) -> str:
-    """What their end waits for, each reason once."""
-    waits = (stop.get("waits") for stop in status.get("stops_pending") or ())
-    return "".join(f"; {why}" for why in dict.fromkeys(filter(None, waits)))
 
 
 def _wait_gone(peer: ask.Peer, pid: int) -> None:

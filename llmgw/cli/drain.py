@@ -13,9 +13,10 @@ import typer
 
 from llmgw import config
 from llmgw.cli import ask, names, options
+from llmgw.cli.news import News, held_up
 from llmgw.cli.stop import ENDED
 from llmgw.cli.sure import Yes, counted, named, say, sure
-from llmgw.errors import LlmgwError, UsageError
+from llmgw.errors import LlmgwError, UnauthorisedError, UsageError
 
 Json = dict[str, Any]
 POLL_S = 0.5
@@ -137,16 +138,29 @@ def _question(status: Json, place: str, there: list[tuple[Json, Json]]) -> str:
 def _until_free(peer: ask.Peer, answer: Json) -> None:
     """Until nothing is there; a control that restarts meanwhile is waited for."""
     node, gpu = answer["node"], answer["gpu"] or ""
+    news = News()
     while True:
         try:
             status: Json = ask.get(peer, "/api/v1/status")
+        except UnauthorisedError:
+            raise  # asking again helps nobody
         except LlmgwError as e:
-            say(e.message)
+            news.say(e.message)
         else:
-            if not _there(status, node, gpu):
+            left = _there(status, node, gpu)
+            if not left:
                 typer.echo(f"{answer['where']} is free")
                 return
+            news.say(_left(status, node, [s["shard"] for _, s in left]))
         time.sleep(POLL_S)
+
+
+def _left(status: Json, node: str, shards: list[str]) -> str:
+    """What holds it up: "" where nothing but requests that end does."""
+    silent = any(n["node"] == node and n.get("state") == "unreachable" for n in status["nodes"])
+    away = f"; {node} does not answer, and nobody but its agent can end them" if silent else ""
+    held = f"{held_up(status, frozenset(shards))}{away}"
+    return f"still there: {', '.join(shards)}{held}" if held else ""
 
 
 def _warn(answer: Json) -> None:

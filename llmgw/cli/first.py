@@ -23,11 +23,14 @@ LEAVING_S = 2.0
 END_S = 5.0
 
 
-def check(ports: str, gpus: str) -> None:
+def check(node: str, ports: str, gpus: str) -> None:
     """As the agent will check them, who is started last and would be ended with all that was started before."""
     from llmgw.agent.gpu import from_file
+    from llmgw.agent.settings import check_node
     from llmgw.cli.daemons import port_range
 
+    if node:
+        check_node(node)
     port_range(ports)
     if gpus not in {"auto", "none"}:
         from_file(Path(gpus))

@@ -6,6 +6,7 @@ Answers for: whom to ask, and the exit code. Imports neither httpx, rich nor msg
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from llmgw import config
 from llmgw.cli import ask, names, options
 from llmgw.cli.local import status_of
+from llmgw.cli.news import about
 from llmgw.cli.sure import say
 from llmgw.errors import (
     EXIT_DIFFERENCE,
@@ -124,7 +126,7 @@ def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
         report: Json = ask.get(ask.agent(given.text("agent", config.agent_url())), "/v1/inventory")
     except UnreachableError as e:
         message = f"{away.message}; {e.message}"
-        hint = away.hint if away.code == "tls" else _both_away()
+        hint = away.hint if away.code == "tls" else _both_away(given)
         raise UnreachableError(message, hint) from e
     found = status_of(report, away.message)
     if name and _narrow(found, name) is None:
@@ -134,9 +136,9 @@ def _fetch(given: config.Given, name: str = "") -> tuple[Json, int]:
     return found, EXIT_UNKNOWN
 
 
-def _both_away() -> str:
+def _both_away(given: config.Given) -> str:
     """Engines need neither, and who looks has either not begun or lost both."""
-    if not config.catalog_path().exists():
+    if not Path(given.text("catalog", str(config.catalog_path()))).exists():
         return (
             "`llmgw init` writes a first catalog and `llmgw up` starts all on this box; "
             f"{ask.ELSEWHERE}"
@@ -204,7 +206,7 @@ class _Rows:
             plain(page(shown, name=name, wide=wide, now_s=at)).splitlines()
             for at in (self._began_s, now_s)
         )
-        keys = [" ".join(line.split()) for line in told]
+        keys = [about(" ".join(line.split())) for line in told]
         new = [line for key, line in zip(keys, aged, strict=True) if key not in self._last]
         sys.stdout.write("".join(f"{line}\n" for line in new))
         sys.stdout.flush()

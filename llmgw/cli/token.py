@@ -91,14 +91,7 @@ def list_(
     from llmgw.cli.listing import listed
     from llmgw.render.tokens import page
 
-    where = _where(control, inventory)
-    if isinstance(where, ask.Peer):
-        found = ask.get(where, "/api/v1/tokens")["tokens"]
-    else:
-        from llmgw.control import node_tokens
-
-        found = node_tokens.shown(_file(where).now())
-    listed(context, output, "tokens", found, page)
+    listed(context, output, "tokens", _found(_where(control, inventory)), page)
 
 
 @app.command()
@@ -120,9 +113,13 @@ def revoke(
     from urllib.parse import quote
 
     named(name, "NAME")
-    what = f"the node that joined with the token {name} will be refused; its engines keep running"
-    sure(what, "Revoke it?", yes=yes, otherwise="no token was revoked")
     where = _where(control, inventory)
+    # One that is not there is nothing to ask about: whoever has the tokens refuses it, with the nearest name.
+    if not yes and name in {token["name"] for token in _found(where)}:
+        what = (
+            f"the node that joined with the token {name} will be refused; its engines keep running"
+        )
+        sure(what, "Revoke it?", yes=False, otherwise="no token was revoked")
     if isinstance(where, ask.Peer):
         said = ask.post(where, f"/api/v1/tokens/{quote(name, safe='')}/revoke")
         if name == UP:
@@ -157,6 +154,15 @@ def _where(control: str | None, inventory: Path | None) -> ask.Peer | Path:
     except LlmgwError:
         pass
     return peer
+
+
+def _found(where: ask.Peer | Path) -> list[Json]:
+    if isinstance(where, ask.Peer):
+        found: list[Json] = ask.get(where, "/api/v1/tokens")["tokens"]
+        return found
+    from llmgw.control import node_tokens
+
+    return node_tokens.shown(_file(where).now())
 
 
 def _file(inventory: Path) -> Any:

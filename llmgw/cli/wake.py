@@ -21,6 +21,8 @@ WORDS = {
     "failed": ("is not started", "would not be started"),
     "no_room": ("has no room", "would have no room"),
 }
+#: It is on its way, and nothing says yet that it gets there.
+UNSURE = frozenset({"starts", "loading", "waits", "settling"})
 #: It will not come up by itself.
 HOPELESS = frozenset({"failed", "no_room"})
 Json = dict[str, Any]
@@ -58,6 +60,8 @@ def wake(
     else:
         for line in lines(answer):
             typer.echo(line)
+        if answer["state"] in UNSURE and not dry_run:
+            say(f"`llmgw wait {answer['model']}` returns once it is up, or says why it is not")
     if answer.get("warning"):
         say(f"a restart of control would forget it: {answer['warning']}")
     return EXIT_DIFFERENCE if answer["state"] in HOPELESS else EXIT_OK

@@ -214,12 +214,14 @@ class Api:
     async def demand(self, request: Request) -> Response:
         await calls.demand(self.control, decode(await body(request), Demand))
         version, leads = self.control.routes.version, self.control.leader is None
-        return _json(Heard(version=version, leader=leads, acting=self.control.acting))
+        acting = self.control.acting
+        at = self.control.rests.at() if acting else ""
+        return _json(Heard(version=version, leader=leads, acting=acting, at=at))
 
     # -- operators
 
     async def status(self, request: Request) -> Response:
-        return _json(looks.status(self.control, request.query_params.get("places", "")))
+        return _json(await looks.status(self.control, request.query_params.get("places", "")))
 
     async def plan(self, request: Request) -> Response:
         path = request.query_params.get("catalog", "")

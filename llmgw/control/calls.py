@@ -170,6 +170,6 @@ async def demand(control: Control, message: Demand) -> None:
 
     def fold(now: float) -> None:
         control.table_seen = max(control.table_seen, message.table)
-        control.fold(Demanded(message), now)
+        control.fold(Demanded(control.rests.taken(message)), now)
 
     await control.ask(fold, urgent=urgent)

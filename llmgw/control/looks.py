@@ -32,8 +32,10 @@ SURVEY_S = 10.0
 Json = dict[str, Any]
 
 
-def status(control: Control, places: str = "") -> Json:
+async def status(control: Control, places: str = "") -> Json:
     """A look at what is there; asks nobody and takes no turn. `places`: a model to say of where it could go."""
+    # A standby goes by its leader's, and follows its own file by itself.
+    edited = await control.edited.look() if control.leading else ""
     now = control.now()
     why, digest = blocked(control)
     document = status_document(
@@ -55,6 +57,7 @@ def status(control: Control, places: str = "") -> Json:
         catalog_error=control.catalogs.error,
         warnings=(
             *(said for notice in control.notices if (said := notice())),
+            *([edited] if edited else ()),
             *control.refused.said(),
         ),
     )

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from llmgw.control.asks import Ask, closing
 from llmgw.control.awake import Awake
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.crash import crash
+from llmgw.control.edited import Edited
 from llmgw.control.gate import Gate
 from llmgw.control.keep import Keeper
 from llmgw.control.lead import Leads
@@ -30,6 +32,7 @@ from llmgw.control.lease import Lease
 from llmgw.control.peers import Peers
 from llmgw.control.picture import Moment
 from llmgw.control.refused import Refused
+from llmgw.control.rests import Rests
 from llmgw.control.sessions import Sessions
 from llmgw.control.settings import ControlSettings
 from llmgw.control.shunned import Shunned
@@ -42,7 +45,15 @@ from llmgw.core.reconcile.decide import decide
 from llmgw.core.types.messages import DrainShard, ForgetShard, Refusal, SendReport, StopShard, Token
 from llmgw.core.types.plan import Plan, Verdict
 from llmgw.core.types.routes import RouteTable
-from llmgw.core.types.state import Announced, Event, Published, SessionLost, State, Tick
+from llmgw.core.types.state import (
+    Announced,
+    Answered,
+    Event,
+    Published,
+    SessionLost,
+    State,
+    Tick,
+)
 from llmgw.errors import LlmgwError
 from llmgw.wire.places import Nowhere
 
@@ -55,6 +66,9 @@ T = TypeVar("T")
 
 class Control(Leads):
     """Everything a request may look at is an immutable value here: `state`, `found`, `plan`, `routes`."""
+
+    #: incarnations whose drain began in this turn and is over with it, by what gateways leave alone
+    _resting: AbstractSet[str] = frozenset()
 
     def __init__(
         self,
@@ -119,6 +133,14 @@ class Control(Leads):
     @cached_property
     def nowhere(self) -> Nowhere:
         return Nowhere()
+
+    @cached_property
+    def rests(self) -> Rests:
+        return Rests()
+
+    @cached_property
+    def edited(self) -> Edited:
+        return Edited(self.catalogs, self.clock)
 
     @cached_property
     def refused(self) -> Refused:
@@ -197,7 +219,7 @@ class Control(Leads):
             for ask in asks:
                 self._fold(ask, now)
             if began >= self._due_s:
-                self._pass(now)
+                self._passes(now)
                 left_s = self.keeper.due_s - now.mono if self.leading else TICK_S
                 soon_s = min(TICK_S, max(left_s, 0.0))
                 self._due_s = began + max(soon_s, (self.clock() - began) * REST)
@@ -208,8 +230,20 @@ class Control(Leads):
             raise
         except Exception as e:  # noqa: BLE001 - a bug in one pass must not end the routes and the sessions
             self._broken(e, asks)
+        self.fold(Answered(), now.mono)
+        self.rests.over()
         for ask in asks:
             ask.answer()
+
+    def _passes(self, now: Moment) -> None:
+        """Twice where a drain begins of what gateways leave alone until this turn answers them: it may be over now."""
+        before = self.state.draining.keys()
+        self._pass(now)
+        if any(g.demand.resting for g in self.state.gateways.values()):
+            self._resting = self.state.draining.keys() - before
+        if self._resting:
+            self._pass(now)
+            self._resting = frozenset()
 
     def _fold(self, ask: Ask[Any], now: Moment) -> None:
         """Each fact alone: what cannot be folded is answered with its error and leaves the picture as it was."""
@@ -295,6 +329,9 @@ class Control(Leads):
         if orders:
             crash("after_persist")
         for node, command in applied.commands:
+            at_once = isinstance(command, StopShard) and command.incarnation in self._resting
+            if at_once and not self.rests.hold:
+                continue  # it goes once gateways say that they have the table
             # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
             if kept or not isinstance(command, ForgetShard):
                 self.sessions.send(node, command, now.mono)

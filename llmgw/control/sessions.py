@@ -249,6 +249,8 @@ class Sessions:
                 for k, (n, t) in session.numbers.items()
                 if n > session.applied or now - t < REPEAT_S
             }
+        if isinstance(command, StopShard):
+            _spare_drain(session, command)
         session.seq += 1
         session.numbers[key] = (session.seq, now)
         session.queue[session.seq] = replace(command, seq=session.seq, session=session.id)
@@ -336,6 +338,12 @@ def _key(command: Command) -> Key:
     if isinstance(command, StopShard) and command.force:
         kind += " force"  # an ordinary one under way must not swallow an operator's (A43)
     return (kind, command.shard, command.incarnation)
+
+
+def _spare_drain(session: Session, stop: StopShard) -> None:
+    """What is told to end need not be told to drain first, where that is still under way."""
+    seq, _ = session.numbers.get(("drain", stop.shard, stop.incarnation), (0, 0.0))
+    session.queue.pop(seq, None)
 
 
 def _place(report: NodeReport, came_from: str) -> str:

@@ -12,13 +12,15 @@ from llmgw.control.loop import Control
 from llmgw.control.verbs import kept, leading, names, unknown
 from llmgw.core import helps
 from llmgw.core.asleep import asleep
+from llmgw.core.reconcile import beside
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model
-from llmgw.core.types.plan import DrainReplica, NapReplica, Plan, Spot, StartReplica, Wait
+from llmgw.core.types.plan import DrainReplica, NapReplica, Plan, Replica, Spot, StartReplica, Wait
 from llmgw.core.types.state import State, Woken
 
 SCHEMA = "llmgw.wake/1"
+BEFORE = ", before: "
 Json = dict[str, Any]
 
 
@@ -33,7 +35,7 @@ async def wake(control: Control, name: str, *, dry_run: bool = False) -> Json:
         event = Woken(model.name)
         if dry_run:
             state = observe(control.state, event, now)
-            return document(decide(state, now), state, model, dry_run=True)
+            return document(decide(state, now), state, model, now, dry_run=True)
         if model.on_demand:
             why = f"an operator wakes {model.name}"
             control.story.tell("wake", why, model=model.name)
@@ -44,16 +46,22 @@ async def wake(control: Control, name: str, *, dry_run: bool = False) -> Json:
         model = control.state.catalog.models[said["model"]]
         if dry_run:
             return said
-        return document(control.plan, control.state, model, dry_run=False) | kept(control)
+        now = control.now().mono
+        return document(control.plan, control.state, model, now, dry_run=False) | kept(control)
 
     # Without a pass of its own: a dry run changes nothing, not even when the next pass comes.
     done: Json = await control.ask(fold, answer, urgent=not dry_run)
     return done
 
 
-def document(plan: Plan, state: State, model: Model, *, dry_run: bool) -> Json:
-    """What the plan has for the model, in one word and one sentence, and with places."""
+def document(plan: Plan, state: State, model: Model, now: float, *, dry_run: bool) -> Json:
+    """What the plan has for the model, in one word and one sentence, and with places.
+
+    Its agent may refuse it a moment later for what it was refused for before: whoever asks need not find that out by
+    himself.
+    """
     word, why, profile, spots, first = _decision(plan, state, model)
+    why = f"{why}{_known(state, model, now, word, why)}"
     return {
         "schema": SCHEMA,
         "model": model.name,
@@ -83,8 +91,9 @@ def _decision(plan: Plan, state: State, model: Model) -> Decision:
     there = [r for r in there if not asleep(r)]  # of one that cannot wake now the plan says why
     for r in sorted(there, key=lambda r: not r.complete_and_ready):
         where = ", ".join(f"{s.report.shard} on {s.node}" for s in r.members)
-        word = "ready" if r.complete_and_ready else "loading"
-        return word, f"{where} is {r.state}", r.profile, (), ()
+        if r.complete_and_ready:
+            return "ready", f"{where} is {r.state}", r.profile, (), ()
+        return "loading", f"{where} is {r.state}{_tries(r)}", r.profile, (), ()
     if state.settling:
         waits = ", ".join(plan.settling_for)
         return "settling", f"settling is not over, it waits for {waits}", None, (), ()
@@ -93,6 +102,25 @@ def _decision(plan: Plan, state: State, model: Model) -> Decision:
             return _waits(a), a.why, a.profile, a.spots, a.first
     why = "an operator asked for all engines to end" if state.ending else "nothing is decided yet"
     return "waits", why, None, (), ()
+
+
+def _tries(replica: Replica) -> str:
+    """What its agent has met so far, which starts it again in place."""
+    said = (
+        f"; attempt {s.report.attempt}{BEFORE}{s.report.error}"
+        for s in replica.members
+        if s.report.error
+    )
+    return next(said, "")
+
+
+def _known(state: State, model: Model, now: float, word: str, why: str) -> str:
+    """What is known of it beside that, where it does not run and the sentence does not say so."""
+    if word == "waits" and (nor := beside.nor_room(state, model, now)):
+        return f"; {nor}"
+    told = word == "ready" or BEFORE in why
+    last = "" if told else beside.before(state, model, now)
+    return f"; it was tried {last}" if last and last.partition(": ")[2] not in why else ""
 
 
 def _waits(a: Wait) -> str:

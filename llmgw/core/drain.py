@@ -26,7 +26,7 @@ def asked(state: State, drain: Draining) -> bool:
 def finished(state: State, replica: Replica, drain: Draining, timeout_s: float, now: float) -> str:
     """Why it may be stopped now, or ""."""
     lasted_s = now - drain.since_s
-    unaware = _unaware(state, drain, now)
+    unaware = _unaware(state, replica, drain, now)
     # A gateway that speaks but never takes the table up may delay the end, not prevent it.
     if lasted_s >= timeout_s and (not unaware or lasted_s >= timeout_s + GATEWAY_GONE_S):
         still = in_flight(state, replica.replica)
@@ -38,7 +38,7 @@ def waits(state: State, replica: Replica, drain: Draining, now: float) -> str:
     """What its end waits for while there is time, or ""."""
     if not drain.version:
         return "no gateway was told yet"
-    late = _unaware(state, drain, now)
+    late = _unaware(state, replica, drain, now)
     if late:
         return f"gateway {late[:8]} may still send requests there"
     if not asked(state, drain):
@@ -51,12 +51,17 @@ def waits(state: State, replica: Replica, drain: Draining, now: float) -> str:
     return idle.unsure(state, now, GATEWAY_SILENT_S) if lacks else ""
 
 
-def _unaware(state: State, drain: Draining, now: float) -> str:
-    """A gateway heard of late that may still send new requests there, or ""."""
+def _unaware(state: State, replica: Replica, drain: Draining, now: float) -> str:
+    """A gateway heard of late that may still send new requests there, or "".
+
+    One that waits for our answer with it among what rests sends nothing there before it has the table that shows it.
+    """
     patience_s = GATEWAY_SILENT_S if asked(state, drain) else GATEWAY_GONE_S
     late = (
         name
         for name, g in state.gateways.items()
-        if now - g.heard_s < patience_s and g.demand.table < drain.version
+        if now - g.heard_s < patience_s
+        and g.demand.table < drain.version
+        and replica.replica not in g.demand.resting
     )
     return min(late, default="")

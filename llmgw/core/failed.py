@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 from math import inf
 
+from llmgw.core.helps import PROGRAM
 from llmgw.core.types.catalog import Model, Restart
 from llmgw.core.types.record import REBOOTED
 from llmgw.core.types.state import Failure, State
 
 BACKOFF_CAP_S = 300.0
-#: Of a program that is not there, as the agent's launch has it, with what to set instead.
-_PROGRAM = re.compile(
-    r"engine binary \S+ (?:is not on the PATH of|is a directory on|is not executable on|not found on) "
-    r"(?P<node>[^\s;,]+).*"
-)
+#: With what to set instead.
+_PROGRAM = re.compile(rf"{PROGRAM}.*")
 #: What hosts tell within so long went down at one time: a power cut takes all of them. Rarely enough to give a model up
 #: that brings its host down with each start.
 REBOOT_S = 300.0
@@ -69,8 +67,13 @@ def last(state: State, model: Model, now: float) -> Failure | None:
     return ran[-1]
 
 
+def no_program(error: str) -> bool:
+    """Whether that is what an agent says of a program that its node lacks: nothing ran. An engine's words are not."""
+    return _PROGRAM.match(error) is not None
+
+
 def absent(state: State, model: Model, now: float) -> tuple[Failure, ...]:
-    """Where a file that it would load was not there, the one found out last at the end."""
+    """Where a file that it would load, or its program, was not there, the one found out last at the end."""
     return tuple(f for f in _counted(state, model) if f.absent and not _lapsed(model, f, now))
 
 
@@ -81,7 +84,7 @@ def lacks(state: State, model: Model, now: float) -> tuple[tuple[str, str, str],
     """
     found = [(f.absent, f.fingerprint, f.error) for f in absent(state, model, now)]
     for f in _counted(state, model):
-        said = _PROGRAM.search(f.error)
+        said = None if f.absent else _PROGRAM.search(f.error)
         if said and (f.gave_up or not _lapsed(model, f, now)):
             found.append((said["node"], f.fingerprint, said[0]))
     return tuple(x for x in found if not _was_up(state, *x[:2]))

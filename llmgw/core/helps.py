@@ -11,13 +11,18 @@ SHOWN, ENDED = "`llmgw status` shows what there is", "`llmgw events` names those
 #: A reason that names its verb already ends in it; of a drained place it names the place (`place.fit`).
 _SAID = re.compile(r"llmgw (?:clear|confirm|resume|undrain) \S")
 _DRAINED = re.compile(r"([^\s;:]+):? (?:\d+ of \d+ GPUs fit, )?(?:GPU (\d+) )?is drained since")
-#: Of a file that a model would load, as `weights.absent` has it: the one fact, whatever is said before and after it.
-_ABSENT = re.compile(r"model file [^;]+ does not exist on [^;\s)]+")
+#: Of a program that is not there or that its machine cannot run, as the agent's launch has it.
+PROGRAM = (
+    r"(?:engine binary [^;]+? (?:is not on the PATH of|is a directory on|is not executable on|cannot be executed on"
+    r"|not found on)|\w+ is not on the PATH of the agent on) (?P<node>[^\s;,:)]+)"
+)
+#: And of a file that a model would load, as `weights.absent` has it: the one fact, whatever is said before and after.
+_ABSENT = re.compile(rf"model file [^;]+ does not exist on [^;\s)]+|{PROGRAM}")
 
 
 def absent(why: str) -> str:
-    """Which files are not there, where that keeps the model from starting; "" where it does not."""
-    return "; ".join(dict.fromkeys(_ABSENT.findall(why)))
+    """Which files and programs are not there, where that keeps the model from starting; "" where it does not."""
+    return "; ".join(dict.fromkeys(said[0] for said in _ABSENT.finditer(why)))
 
 
 def ready(name: str, state: str, why: str, *, confirm: str = "", paused: bool = False) -> str:

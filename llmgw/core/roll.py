@@ -8,7 +8,8 @@ May not stop anything itself, nor for a new one that would find no room.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -28,20 +29,21 @@ def step(
     model: Model,
     replicas: list[Replica],
     before: int = 0,
-    ending: Collection[str] = (),
+    ending: Mapping[str, str] = MappingProxyType({}),
 ) -> RollReplica | Wait | None:
     """The next replica of the model to roll; None: nothing drifted, or the model is not whole.
 
     `replicas` are the kept ones, those on their way out left out; `before`: how many of others are rolled or wait for
-    other starts by what this pass says; `ending`: those of the model that it ends, and where: their room is about to be
-    free, and they are away like those on their way out. The fleet is left as it was.
+    other starts by what this pass says; `ending`: incarnations of the model that it ends, and where: their room is
+    about to be free, and they are away like those on their way out. The fleet is left as it was.
     """
     state = fleet.state
     old = _oldest_drift(model, replicas)
     if old is None:
         return None
-    leaving = fleet.once("leaving", lambda: _on_their_way_out(state)).get(model.name, [])
-    leaving = list(dict.fromkeys([*leaving, *ending]))
+    going = fleet.once("leaving", lambda: _on_their_way_out(state)).get(model.name, {})
+    # By incarnation: the ranks of a group are on several nodes, and each would name it otherwise.
+    leaving = [*going.values(), *(said for inc, said in ending.items() if inc not in going)]
     away = _away(model, replicas, leaving)
     if away and not _may_go_on(model, replicas, away):
         return _behind(model, replicas, old, leaving)
@@ -129,8 +131,8 @@ def _halted(state: State, model: Model, profile: Profile) -> str:
     return ""
 
 
-def _on_their_way_out(state: State) -> dict[str, list[str]]:
-    """By model, its replicas that are, and where."""
+def _on_their_way_out(state: State) -> dict[str, dict[str, str]]:
+    """By model and incarnation, its replicas that are, and where."""
     found: dict[str, dict[str, str]] = {}
     for _, node in sorted(state.nodes.items()):
         for shard in node.shards:
@@ -138,7 +140,7 @@ def _on_their_way_out(state: State) -> dict[str, list[str]]:
                 of = state.catalog.resolve(shard.report.model)
                 there = found.setdefault(of.name if of is not None else "", {})
                 there.setdefault(shard.incarnation, f"{shard.report.replica} on {shard.node}")
-    return {model: list(there.values()) for model, there in found.items()}
+    return found
 
 
 def _leaving(state: State, shard: Shard) -> bool:

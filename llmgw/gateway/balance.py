@@ -7,7 +7,7 @@ an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import ceil
 from zlib import crc32
 
@@ -19,6 +19,7 @@ from llmgw.gateway.breaker import SILENT_S
 from llmgw.gateway.elsewhere import ELSEWHERE
 from llmgw.gateway.endpoint import Endpoint
 from llmgw.gateway.queue import Queue
+from llmgw.gateway.rests import Rest, Rests
 from llmgw.gateway.word import ALWAYS, Word
 
 #: A replica may be so much busier than the average for the sake of its cache.
@@ -62,6 +63,10 @@ class Target:
     @property
     def ready(self) -> int:
         return sum(e.usable for e in self.endpoints)
+
+    @property
+    def resting(self) -> bool:
+        return any(e.resting for e in self.endpoints)
 
     @property
     def room(self) -> int:
@@ -250,6 +255,7 @@ class Fleet:
         self.table: RouteTable | None = None
         #: control's, of what may be put to sleep
         self.word = Word()
+        self.rests = Rests()
         self.targets: dict[str, Target] = {}
         #: no longer in the table, with requests still in flight
         self.retired: dict[Endpoint, Key] = {}
@@ -261,6 +267,7 @@ class Fleet:
     def apply(self, table: RouteTable, now: float) -> list[Target]:
         """Takes `table` for granted; gives the models that are no longer in it."""
         known, targets = {}, {}
+        self.rests.uses(table.version)
         for name, route in table.models.items():
             target = targets[name] = self.targets.get(name) or self.make_target(name)
             if route.status != LOADING:
@@ -274,7 +281,7 @@ class Fleet:
                 endpoint = known[key] = (
                     self._known.get(key) or self._again(key) or self.make_endpoint(r)
                 )
-                endpoint.update(r)
+                endpoint.update(r, resting=r.replica in self.rests.replicas)
                 endpoint.word = self.word if r.sleeps else ALWAYS
                 target.endpoints.append(endpoint)
         gone = [t for name, t in self.targets.items() if name not in targets]
@@ -305,6 +312,38 @@ class Fleet:
     def endpoints(self) -> Iterator[Endpoint]:
         for target in self.targets.values():
             yield from target.endpoints
+
+    def unserved(self) -> frozenset[str]:
+        """Models that requests wait for, of which nothing runs or is on its way."""
+        return frozenset(
+            t.name
+            for t in self.targets.values()
+            if t.waiting and t.route.status == UNLOADED and not t.ready
+        )
+
+    def rest(self, in_flight: Collection[str], now: float) -> Rest | None:
+        """Nothing goes to what is idle until `rested`; None where nothing is. Not what sleeps: see `as_known`."""
+        idle = frozenset(
+            e.replica
+            for e in self.endpoints()
+            if not e.draining and e.word is ALWAYS and e.replica not in in_flight
+        )
+        if not idle:
+            return None
+        rest = self.rests.begin(idle, now)
+        self.rested()
+        return rest
+
+    def rested(self) -> list[Target]:
+        """Replicas rest as promised, no more and no less; gives the models that may be served again."""
+        free = []
+        for target in self.targets.values():
+            before = target.ready
+            for e in target.endpoints:
+                e.rests(e.replica in self.rests.replicas)
+            if target.ready > before:
+                free.append(target)
+        return free
 
     def _waited(self, now: float) -> Iterator[tuple[str, float]]:
         """How long requests have waited without a break, as far as control was told of any."""

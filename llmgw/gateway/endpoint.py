@@ -45,10 +45,12 @@ class Endpoint:
         "idle",
         "in_flight",
         "last_byte",
+        "leaving",
         "name",
         "port",
         "profile",
         "replica",
+        "resting",
         "seen",
         "slow",
         "tls",
@@ -79,6 +81,8 @@ class Endpoint:
         self.breaker = Breaker()
         #: for how long it may be asked: `Fleet` gives its own to what may be put to sleep
         self.word = ALWAYS
+        #: control chooses just now whether it is to end
+        self.resting = False
         self.seen = Seen()
         #: (when, seconds to the first byte) of its last answers, and what `outlier` makes of them
         self.firsts: deque[tuple[float, float]] = deque(maxlen=WINDOW)
@@ -86,13 +90,18 @@ class Endpoint:
         self.idle: list[Closable] = []
         self.update(route)
 
-    def update(self, route: RouteReplica) -> None:
+    def update(self, route: RouteReplica, *, resting: bool = False) -> None:
         self.profile = route.profile
         self.weight = route.weight
-        self.draining = route.state != READY
+        self.leaving = route.state != READY
+        self.rests(resting)
         self.upstream_model = route.upstream_model
         key = route.api_key.encode()
         self.authorization = b"authorization: Bearer %b\r\n" % key if key else b""
+
+    def rests(self, on: bool) -> None:  # noqa: FBT001 - what it is called with is its name
+        self.resting = on
+        self.draining = self.leaving or on
 
     @property
     def usable(self) -> bool:

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from llmgw import tls, wire
 from llmgw.config import Trust, pinned
-from llmgw.core.types.routes import GATEWAY_WORD_S, Heard, RouteTable
+from llmgw.core.types.routes import GATEWAY_WORD_S, Demand, Heard, RouteTable
 from llmgw.gateway.plane import Control
+from llmgw.gateway.rests import Rest
 from llmgw.gateway.settings import GatewaySettings
 from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer, Fetch
@@ -261,8 +262,9 @@ class Feed:
             if self._ended:
                 return True  # the last words are said
             began = self._gateway.clock()
-            body = wire.encode(self._gateway.demand())
-            answer = await self._call(control, "POST", DEMAND, body, limit_s)
+            unserved = self._gateway.fleet.unserved()
+            demand, rest = self._demand(control, unserved)
+            answer = await self._call(control, "POST", DEMAND, wire.encode(demand), limit_s)
             control.still = False
             if answer is None:
                 if all(c.none for c in self.controls):
@@ -274,10 +276,23 @@ class Feed:
                 self._down(control, f"its answer to POST {DEMAND} cannot be read: {e}")
                 return False
             control.still = not said.acting
+            control.heard, control.knows = said.at, unserved
+            if rest is not None:
+                self._gateway.answered(rest, said.version)
             # One that is cut off from the lease store speaks for itself alone: another may lead, unknown to it.
             if said.acting or all(c.still or c.none for c in self.controls):
                 self._gateway.heard(began, said)
             return True
+
+    def _demand(self, control: Control, unserved: frozenset[str]) -> tuple[Demand, Rest | None]:
+        """What to tell it; with models that it is to make room for now, what is idle here rests meanwhile."""
+        demand = replace(self._gateway.demand(), heard=control.heard)
+        if not control.up or control.still or not control.heard or unserved <= control.knows:
+            return demand, None
+        rest = self._gateway.rest(demand)
+        return demand if rest is None else replace(
+            demand, resting=tuple(sorted(rest.replicas))
+        ), rest
 
     async def last_words(self) -> None:
         """Tells every control that this process serves nobody any more, instead of leaving it to guess for a minute."""

@@ -31,6 +31,9 @@ class Control:
         #: it decides nothing, by what it answered last
         self.still = False
         self.away = asyncio.Event()
+        #: when it last answered, in its own words; and the models it knows by now that nobody serves and some wait for
+        self.heard = ""
+        self.knows: frozenset[str] = frozenset()
 
     @property
     def in_clear(self) -> bool:

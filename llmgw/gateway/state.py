@@ -23,6 +23,7 @@ from llmgw.gateway.http1 import BODY_BYTES, Budget
 from llmgw.gateway.keys import Keys
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.openai import Names
+from llmgw.gateway.rests import Rest
 from llmgw.gateway.shared import SharedTarget, share
 from llmgw.gateway.word import Word
 
@@ -201,6 +202,22 @@ class Gateway:
         self._n += 1
         return self.fleet.demand(self.id, self._n, self.clock())
 
+    def rest(self, demand: Demand) -> Rest | None:
+        """What is idle by this demand is asked nothing from here on, until what `answered` says."""
+        return self.fleet.rest(demand.in_flight, self.clock())
+
+    def answered(self, rest: Rest, version: int) -> None:
+        """It is over with that table."""
+        rest.version = version
+        table = self.fleet.table
+        if table is not None:
+            self.fleet.rests.uses(table.version)
+            self._rested()
+
+    def _rested(self) -> None:
+        for target in self.fleet.rested():
+            self._wake(target)
+
     # -- the sweeper
 
     def tick(self) -> None:
@@ -208,6 +225,8 @@ class Gateway:
         now = self.now = self.clock()
         self.common.alive(now)
         self.fleet.word.look(now)
+        self.fleet.rests.look(now)
+        self._rested()
         for target in tuple(self.fleet.targets.values()):
             for _ in target.watch(now):
                 self.meter.count("breaker_opened")

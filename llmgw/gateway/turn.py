@@ -107,7 +107,7 @@ class Turn(ABC):
                 raise problems.queue_full(target)
             if held >= share(room):
                 raise problems.share_used(target, held)
-            if not target.ready:
+            if not (target.ready or target.resting):
                 gateway.meter.model(target.name).wakeups += 1
             self._wait = Wait(target, self._began, gateway.clock())
         self._tried, self._waited_s = (), 0.0

@@ -41,10 +41,14 @@ STYLES = {
 
 
 class Table(NamedTuple):
-    """Without a head when `head` is (). The widest column, which is prose, wraps first on a terminal."""
+    """Without a head when `head` is (). The widest column, which is prose, wraps first on a terminal.
+
+    `folds`: columns whose names may be broken at their hyphens before the table is none any more.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    folds: frozenset[str] = frozenset()
 
 
 class Look(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgw.render.page import Table, age, size
+from llmgw.render.page import Table, size
 
 Json = dict[str, Any]
 HEAD = ["NODE", "STATE", "GPU", "MEMORY", "POWER", "ENGINES"]
@@ -13,11 +13,10 @@ OTHERS = ["NODE", "GPU", "PID", "PORT", "MEMORY", "NOT OURS"]
 GIB = 1 << 30
 
 
-def rows(node: Json, silent_s: float | None, *, wide: bool) -> list[list[str]]:
-    """One line a GPU; a node without any is one line. `silent_s`: for how long it has not answered."""
+def rows(node: Json, silent: str, *, wide: bool) -> list[list[str]]:
+    """One line a GPU; a node without any is one line. `silent`: for how long, "" for one that answers."""
     power = _of(node.get("power_w"), node.get("power_budget_w"), "W", "{:.0f}")
-    away = f" {age(silent_s)}" if silent_s is not None and node["state"] == "unreachable" else ""
-    first = [node["node"], f"{node['state']}{away}"]
+    first = [node["node"], f"{node['state']} {silent}".rstrip()]
     found = []
     for gpu in node["gpus"] or [None]:
         device = f"{gpu['index']} {_short(gpu['name'])}{_health(gpu)}".strip() if gpu else "-"

@@ -35,7 +35,7 @@ def _visible(part: Table | str) -> Table | str:
     """Words of engines and other boxes: what would steer a terminal, or end a line, is spelled out."""
     if isinstance(part, str):
         return "\n".join(map(_spelled, part.split("\n")))
-    return Table(part.head, [[_spelled(cell) for cell in row] for row in part.rows])
+    return part._replace(rows=[[_spelled(cell) for cell in row] for row in part.rows])
 
 
 def _spelled(text: str) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from llmgw.render.page import Table, size
 
 HEAD = ("VERDICT", "SHARD", "NODE", "GPUS", "PORT", "STATE", "WHY")
+#: What folds on a narrow terminal.
+NAMES = frozenset({"SHARD", "NODE"})
 #: Verdicts that leave the shard where it is, with their sign; the others are shown with what will be done about them.
 STAYS = {"adopt": "=", "join": "=", "keep": "=", "terminal": "=", "hold": "?"}
 #: Action -> sign.
@@ -27,7 +29,7 @@ def page(plan: Json, *, changes: bool = True) -> list[Table | str]:
     rows = [_shard(s, plan, ends, names) for s in plan["shards"]]
     rows += [_silent(n) for n in plan["nodes"] if not n["answered"]]
     rows += [_foreign(f, names) for f in _strangers(plan)]
-    parts: list[Table | str] = [Table(HEAD, rows)] if rows else ["no engine runs"]
+    parts: list[Table | str] = [Table(HEAD, rows, NAMES)] if rows else ["no engine runs"]
     follows = list(_follows(plan, ends, names))
     if follows:
         parts.append(Table((), follows))

@@ -24,6 +24,8 @@ from llmgw.render.look import GAP, HEAD, LEAST, Look, Table, style
 ENDLESS = 10_000
 #: A word up to this long is kept whole, for it is a name or a time that somebody copies; a longer one gets as much.
 WORD = 32
+#: Where names fold, a part of one up to this long is kept whole.
+PART = 16
 #: Lines that are read, not copied: a sentence of several hundred letters is broken between its words.
 READ = ("warning: ", "blocked: ")
 _END = re.compile(r"(?:\x1b\[[0-9;]*m| )+$")
@@ -65,20 +67,36 @@ def _broken(part: str, width: int) -> str:
 
 
 def _table(console: Console, table: Table, width: int) -> None:
-    rows = [row for row in (table.head, *table.rows) if row]
-    wide = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
-    words = [max(map(_word, column)) for column in zip_longest(*table.rows, fillvalue="")]
-    if not _narrowed(wide, table.head, words, width):
+    wide = _fitted(table, width, folded=False) or _fitted(table, width, folded=True)
+    if not wide:
         _one_by_one(console, table)
         return
     grid = Grid(box=None, padding=0, pad_edge=False, show_header=bool(table.head))
     for i, room in enumerate(wide):
-        title = Text(table.head[i] if i < len(table.head) else "", HEAD)
+        title = _cell(table.head[i] if i < len(table.head) else "", room)
+        title.style = HEAD
         more = GAP if i < len(wide) - 1 else 0
         grid.add_column(title, width=room + more, overflow="fold")
     for row in table.rows:
         grid.add_row(*(_cell(cell, wide[i]) for i, cell in enumerate(row)))
     console.print(grid)
+
+
+def _fitted(table: Table, width: int, *, folded: bool) -> list[int]:
+    """How wide each column may be; none where they do not fit. `folded`: heads and some names give way too."""
+    if folded and not table.folds:
+        return []
+    wide = [max(map(cell_len, column)) for column in _columns((table.head, *table.rows))]
+    heads = [_word(title) if folded else cell_len(title) for title in table.head]
+    words = []
+    for i, column in enumerate(_columns(table.rows)):
+        folds = folded and i < len(table.head) and table.head[i] in table.folds
+        words.append(max(map(_part if folds else _word, column)))
+    return wide if _narrowed(wide, heads, words, width) else []
+
+
+def _columns(rows: Iterable[Sequence[str]]) -> Iterable[tuple[str, ...]]:
+    return zip_longest(*(row for row in rows if row), fillvalue="")
 
 
 def _cell(cell: str, room: int) -> Text:
@@ -93,10 +111,15 @@ def _word(cell: str) -> int:
     return min(max(map(cell_len, cell.split()), default=0), WORD)
 
 
-def _narrowed(wide: list[int], head: Sequence[str], words: Sequence[int], width: int) -> bool:
+def _part(cell: str) -> int:
+    """The room that its longest word needs where that is broken at hyphens, with its hyphen."""
+    parts = (p for word in cell.split() for p in word.replace("-", "- ").split())
+    return min(max(map(cell_len, parts), default=0), PART)
+
+
+def _narrowed(wide: list[int], head: Sequence[int], words: Sequence[int], width: int) -> bool:
     """Takes from the widest columns until all fit; False where none can give any more."""
-    named = [cell_len(title) for title in head]
-    least = [min(w, max(LEAST, *had)) for w, *had in zip_longest(wide, named, words, fillvalue=0)]
+    least = [min(w, max(LEAST, *had)) for w, *had in zip_longest(wide, head, words, fillvalue=0)]
     while sum(wide) + GAP * (len(wide) - 1) > width:
         room, most = max((w - m, i) for i, (w, m) in enumerate(zip(wide, least, strict=True)))
         if not room:

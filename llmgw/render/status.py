@@ -17,11 +17,15 @@ from llmgw.render.page import Table, age, size
 
 Json = dict[str, Any]
 MODEL_HEAD = ["MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE"]
+#: What folds on a narrow terminal: a replica is called after its model, so that each name stands there twice.
+NAMES = frozenset({"MODEL", "REPLICA", "NODE"})
 PLACE_HEAD = ["NODE", "PROFILE", "TAKES", "WHY"]
 #: Of memory the most that it was seen to hold: on the GPU where that is most, and of the host's.
 MODEL_WIDE = ["PROFILE", "GPU PEAK", "HOST PEAK", "PID", "ENDPOINT", "NOTE"]
 #: Of a load; less of it says nothing of how fast it is.
 LEAST_DONE = 0.05
+#: A node in one of these is not heard.
+AWAY = frozenset({"unreachable", "expected"})
 #: A model in one of these states is as its catalog wants it.
 FINE = frozenset({"ready", "loaded", "unloaded", "loading", "starting", "asleep", "stopped"})
 
@@ -30,26 +34,31 @@ def page(status: Json, *, name: str = "", wide: bool = False, now_s: float) -> l
     """`name`: what `narrow` was asked for; `now_s` is wall time, for ages."""
     indices = {g["uuid"]: str(g["index"]) for n in status["nodes"] for g in n["gpus"] or ()}
     nodes, replicas = status["nodes"], status["replicas"]
-    silent_s = {
-        n["node"]: now_s - since for n in nodes if (since := _epoch(n.get("since"))) is not None
-    }
-    node_rows = [row for n in nodes for row in words.rows(n, silent_s.get(n["node"]), wide=wide)]
+    node_rows = [row for n in nodes for row in words.rows(n, _silent(n, status, now_s), wide=wide)]
     rows = [row for r in replicas for row in _replica(r, status, indices, wide=wide, now_s=now_s)]
     running = {r["model"] for r in replicas}
     rows += [_model(m, wide=wide) for m in status["models"] if m["name"] not in running]
     parts: list[Table | str] = []
     if node_rows:
-        parts.append(Table(words.HEAD + (words.WIDE if wide else []), node_rows))
+        parts.append(Table(words.HEAD + (words.WIDE if wide else []), node_rows, NAMES))
     elif not name:
         parts.append("no node has registered")
     if rows:
-        parts.append(Table(MODEL_HEAD + (MODEL_WIDE if wide else []), sorted(rows)))
+        parts.append(Table(MODEL_HEAD + (MODEL_WIDE if wide else []), sorted(rows), NAMES))
     if wide:
         parts += words.others(nodes)
     places = [_place(p) for m in status["models"] for p in m.get("places") or ()]
     if places:
         parts.append(Table(PLACE_HEAD, places))
     return [*parts, *notes(status)]
+
+
+def _silent(node: Json, status: Json, now_s: float) -> str:
+    """For how long; of one that this control has not heard, and nobody knows since when, for how long at least."""
+    since, started = _epoch(node.get("since")), _epoch(status.get("started_at"))
+    if node["state"] not in AWAY or (since is None and started is None):
+        return ""
+    return age(now_s - since) if since is not None else f">{age(now_s - (started or now_s))}"
 
 
 def _place(place: Json) -> list[str]:
@@ -72,12 +81,20 @@ def narrow(status: Json, name: str) -> Json | None:
     warnings = status.get("warnings") or ()
     # What one agent knows is all of this box; that control is away is true of each part of it.
     alone = status.get("catalog") is None
+    shards = {s["shard"] for r in replicas for s in r["shards"]}
+    stops = status.get("stops_pending") or ()
     return status | {
-        "nodes": nodes or [n for n in status["nodes"] if n["node"] in where],
+        "nodes": nodes or [_own(n, shards) for n in status["nodes"] if n["node"] in where],
         "models": models or [m for m in status["models"] if m["name"] in ran],
         "replicas": replicas,
+        "stops_pending": [s for s in stops if s["shard"] in shards],
         "warnings": [w for w in warnings if alone or said.search(w)],
     }
+
+
+def _own(node: Json, shards: set[str]) -> Json:
+    """A node as far as it is about these shards: of what holds its GPUs beside them only what is theirs."""
+    return node | {"foreign": [f for f in node.get("foreign") or () if f.get("shard") in shards]}
 
 
 def _about(replica: Json, name: str, status: Json) -> bool:
@@ -164,8 +181,7 @@ def _complaints(status: Json) -> Iterator[str]:
         yield f"warning: the catalog on disk is not used: {first}{rest}"
     for node in status["nodes"]:
         if node["state"] not in {"ready", "draining", "drained"}:
-            since = f" since {clock(node['since'])}" if node.get("since") else ""
-            yield f"warning: node {node['node']} is {node['state']}{since}"
+            yield f"warning: node {node['node']} is {node['state']}{_since(node, status)}"
     warnings = list(status.get("warnings") or ())
     for model in status["models"]:
         if model["state"] not in FINE or model["ready"] < model["min"]:
@@ -175,6 +191,14 @@ def _complaints(status: Json) -> Iterator[str]:
             why = f": {replica['breaker_why']}" if replica.get("breaker_why") else ""
             yield f"warning: the breaker of {replica['replica']} is open, no request goes there{why}"
     yield from (f"warning: {warning}" for warning in warnings)
+
+
+def _since(node: Json, status: Json) -> str:
+    if node.get("since"):
+        return f" since {clock(node['since'])}"
+    if node["state"] in AWAY and status.get("started_at"):
+        return f", not heard since control started at {clock(status['started_at'])}"
+    return ""
 
 
 def _nowhere(model: Json, warnings: list[str]) -> str:

@@ -32,6 +32,7 @@ from llmgw.core.types.plan import (
 )
 from llmgw.core.types.state import Node, Shard
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_OK, EXIT_UNKNOWN
+from llmgw.wire.steady import steady
 
 SCHEMA = "llmgw.plan/1"
 COUNTED_ACTIONS = ("start", "stop", "drain", "roll", "wait", "wake")
@@ -76,7 +77,7 @@ def plan_document(
         "summary": summary,
         "disturbs": _disturbed(plan),
         "blocked": _blocked(plan),
-        "warnings": list(plan.warnings),
+        "warnings": [steady(w) for w in plan.warnings],
         "problems": [],
         "exit_code": exit_code(plan, allow_partial=allow_partial),
     }
@@ -140,7 +141,7 @@ def _blocked(plan: Plan) -> dict[str, Any] | None:
     engines = sorted(names.get(i, i) for i in plan.blocked.incarnations)
     return {
         "digest": blocked_digest(plan.blocked),
-        "why": plan.blocked.why,
+        "why": steady(plan.blocked.why),
         "engines": engines,
     }
 
@@ -251,7 +252,7 @@ def _what_follows(plan: Plan) -> Follows:
 
 
 def _then(action: str, why: str, withheld: str) -> dict[str, Any]:
-    return {"action": action, "why": why, "withheld": withheld or None}
+    return {"action": action, "why": steady(why), "withheld": steady(withheld) or None}
 
 
 def _shard(v: Verdict, then: Follows) -> dict[str, Any]:
@@ -271,7 +272,7 @@ def _shard(v: Verdict, then: Follows) -> dict[str, Any]:
         "state": report.state,
         "verdict": v.verdict,
         "reason": v.reason,
-        "why": v.why,
+        "why": steady(v.why),
         "then": then.get(_key(v.shard)) if v.verdict in ("adopt", "join", "keep") else None,
     }
 
@@ -334,8 +335,8 @@ def _row(
         "profile": action.profile,
         "node": node,
         "gpus": list(gpus),
-        "why": action.why,
+        "why": steady(action.why),
         "due_s": 0.0,
         "disturbs": isinstance(action, Wait) and bool(action.rolls),
-        "withheld": None if isinstance(action, Wait) else action.withheld or None,
+        "withheld": None if isinstance(action, Wait) else steady(action.withheld) or None,
     }

@@ -15,6 +15,7 @@ from llmgw.core import cordon, drain, failed, idle, lost
 from llmgw.core.adopt.survey import Survey
 from llmgw.core.asleep import asleep
 from llmgw.core.capacity import GpuHeld, Held, holdings
+from llmgw.core.reconcile.beside import nor_room
 from llmgw.core.roll import HALTED
 from llmgw.core.types.catalog import Model
 from llmgw.core.types.messages import Foreign, Gpu
@@ -78,6 +79,7 @@ def status_document(
     return {
         "schema": SCHEMA,
         "generated_at": seen.iso(seen.now),
+        "started_at": seen.iso(state.started_s),
         "leader": leader or {"name": name, "epoch": state.epoch, "lease": lease, "standbys": []},
         "settling": settling if state.settling else None,
         "blocked": blocked or None,
@@ -183,7 +185,8 @@ def _model(seen: Seen, model: Model) -> Json:
     waits = _waits(seen.plan, model.name)
     state, why = route.status, route.why
     if waits and state == "unloaded":
-        state, why = "waiting", waits
+        nor = nor_room(seen.state, model, seen.now)
+        state, why = "waiting", f"{waits}; {nor}" if nor else waits
     elif state == "unloaded" and _sleepers(seen, model):
         state = "asleep"
     elif state == "unloaded" and not why:

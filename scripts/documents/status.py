@@ -170,6 +170,7 @@ class Status(Document, frozen=True, kw_only=True):
     SCHEMA: ClassVar[str] = "llmgw.status/1"
 
     generated_at: Time | None = None
+    started_at: Annotated[Time | None, _says("When this control began to lead, or to look.")] = None
     leader: Leader | None
     settling: Settling | None
     blocked: str | None

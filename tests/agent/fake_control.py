@@ -69,7 +69,7 @@ class FakeControl:
             self.changed.notify_all()
             return self.sent
 
-    def wait(self, test: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+    def wait(self, test: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
         """Until the agent has said what makes `test` true."""
         end = time.monotonic() + timeout_s
         with self.changed:

@@ -64,7 +64,7 @@ class Bench:
                 answer = act(hands)
                 if asyncio.iscoroutine(answer):
                     answer = await answer
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while posts and not any(isinstance(e, posts) for e in self.events):
                         self.posted.clear()
                         await self.posted.wait()

@@ -23,6 +23,7 @@ from llmgw.core.types.messages import DrainShard, ForgetShard, Start, StopShard
 from scripts.ports import free_port
 from tests.agent.fake_control import FakeControl
 from tests.engines.running import FAKE
+from tests.nursery import AGENT, Child, forked, nursery
 
 PROGRAM = Path(__file__).with_name("agent_program.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ class Rig:
             "gpus": "none",
             **settings,
         }
-        self.agent: subprocess.Popen[str] | None = None
+        self.agent: subprocess.Popen[str] | Child | None = None
         self.logs = 0
 
     # ------------------------------------------------ the agent
@@ -50,11 +51,16 @@ class Rig:
     def start_agent(self, crash_at: str = "", wrap: Sequence[str] = (), **env: str) -> Rig:
         """`wrap`: a command line that ends in executing the one that it is given."""
         self.logs += 1
+        settings = json.dumps(self.settings)
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "LLMGW_CRASH_AT": crash_at, **env}
+        if not wrap and forked(env):
+            self.agent = nursery().start([AGENT, settings], env, self.log_path())
+            return self
         with self.log_path().open("w") as log:
             self.agent = subprocess.Popen(
-                [*wrap, sys.executable, str(PROGRAM), json.dumps(self.settings)],
+                [*wrap, sys.executable, str(PROGRAM), settings],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "LLMGW_CRASH_AT": crash_at, **env},
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -76,7 +82,7 @@ class Rig:
     def crashed(self) -> Rig:
         """It killed itself at its crash point."""
         assert self.agent is not None
-        assert self.agent.wait(30) == -signal.SIGKILL, self.log()
+        assert self.agent.wait(60) == -signal.SIGKILL, self.log()
         return self
 
     def again(self) -> Rig:
@@ -86,7 +92,7 @@ class Rig:
     def ended(self) -> tuple[int, str]:
         """Exit code and log of an agent that ends by itself."""
         assert self.agent is not None
-        return self.agent.wait(30), self.log()
+        return self.agent.wait(60), self.log()
 
     def log_path(self) -> Path:
         return self.folder / f"agent-{self.logs}.log"
@@ -94,7 +100,7 @@ class Rig:
     def log(self) -> str:
         return self.log_path().read_text()
 
-    def said(self, words: str, timeout_s: float = 20.0) -> str:
+    def said(self, words: str, timeout_s: float = 60.0) -> str:
         """The first log line with these words."""
 
         def line() -> str:
@@ -148,7 +154,9 @@ class Rig:
         return dict(json.loads(self.record_path(n).read_text()))
 
     def engine_log(self, n: int = 1) -> str:
-        return (self.state_dir / f"logs/alpha-{n}/0.log").read_text()
+        """What it said so far; nothing where it has not begun."""
+        path = self.state_dir / f"logs/alpha-{n}/0.log"
+        return path.read_text() if path.exists() else ""
 
     def engine_pids(self) -> list[int]:
         """Every live process that carries this agent's markers."""
@@ -177,7 +185,7 @@ def gpu_users(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [f for f in message["foreign"] or () if f["gpu"]]
 
 
-def until(test: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+def until(test: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """For what nobody tells us: the state of a process or a file."""
     end = time.monotonic() + timeout_s
     while not (found := test()):

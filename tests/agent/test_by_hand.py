@@ -81,7 +81,7 @@ def test_a71_taken_over_served_and_stopped_while_the_shell_lives(rig: Rig, perso
     said = (
         f"llmgw: pid {pid} was started by hand and taken over, its output goes to {person.folder}"
     )
-    assert said in rig.engine_log()
+    until(lambda: said in rig.engine_log(), "the log's first line")
     rig.stop(grace_s=0.2)
     ended = rig.control.shard("alpha-1/0", "stopped")
     assert ended["error"] is None

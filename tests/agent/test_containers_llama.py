@@ -13,7 +13,7 @@ import pytest
 from llmgw.core.types.catalog import Stop
 from scripts.engine import llama_server
 from tests.agent.container_bed import NEEDED, Bed, Door, bed
-from tests.agent.rig import Rig
+from tests.agent.rig import Rig, until
 from tests.engines import llama
 
 pytestmark = NEEDED
@@ -79,4 +79,4 @@ def test_it_loads_answers_is_adopted_and_stops(rig: Rig, podman: Bed) -> None:
     rig.stop()
     rig.control.shard("alpha-1/0", "stopped")
     assert podman.boxes() == []
-    assert "listening" in rig.engine_log()
+    until(lambda: "listening" in rig.engine_log(), "its words")

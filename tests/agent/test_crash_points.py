@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from llmgw.core.types.catalog import Restart, Stop
 from tests.agent.rig import Rig, alive, until
-from tests.agent.test_loop import STUBBORN
+from tests.agent.test_loop import STUBBORN, deaf
 from tests.agent.test_reattach import edit, stranger
-from tests.agent.test_reattach_table import ticks
 
 __all__ = ["stranger"]
 NEVER = Restart(max=0)
@@ -77,8 +75,7 @@ def test_killed_while_it_reattaches(rig: Rig, stranger: int, point: str) -> None
     rig.start_agent().registered()
     runs, gone, started = (rig.ready(n, restart=NEVER)["pid"] for n in (1, 2, 4))
     rig.start(3, command=STUBBORN, stop=GRACE)
-    stops = rig.control.shard("alpha-3/0", "starting")["pid"]
-    until(lambda: ticks(stops) and "trap" in Path(f"/proc/{stops}/cmdline").read_text(), "exec")
+    deaf(rig, 3)
     rig.stop(3)
     until(lambda: "got TERM" in rig.engine_log(3), "its TERM")
     rig.kill9()

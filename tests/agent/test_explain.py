@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.agent.explain import KNOWN, LINE_CHARS, cpu, explain
+from llmgw.agent.explain import KNOWN, LINE_CHARS, cpu, explain, lasting
 from llmgw.core.types.catalog import Restart
 from tests.agent.rig import Rig
 
@@ -105,6 +105,7 @@ ENDS = [
         "cannot be reached",
     ),
     ("vllm: error: unrecognized arguments: --nnodes 2", "look at args"),
+    ("vllm: error: argument --dtype: invalid choice: 'b' (choose from 'a')", "look at args"),
     ("Error: unknown flag: --port", "look at args"),
     ("ModuleNotFoundError: No module named 'flash_attn'", "install it for that Python"),
     ("torch.distributed.DistStoreError: Timed out after 601 seconds", "did not reach each other"),
@@ -131,6 +132,37 @@ def test_each_row_has_a_line_that_no_other_row_takes() -> None:
     ]
     taken += [next(k for k in KNOWN if k.cause.search(line)) for line in elsewhere]
     assert [k for k in KNOWN if k not in taken] == []
+
+
+LASTING = [
+    (1, "error: invalid argument: --from-a-newer-build"),
+    (2, "vllm: error: unrecognized arguments: --nnodes 2"),
+    (2, "/opt/venv/bin/vllm serve: error: unrecognized arguments: --x"),
+    (2, "launch_server.py: error: argument --dtype: invalid choice: 'b' (choose from 'a')"),
+    (2, "vllm serve: error: argument --port: expected one argument"),
+    (1, "Error: unknown flag: --port"),
+    (1, "Error: unknown shorthand flag: 'x' in -x"),
+]
+
+
+@pytest.mark.parametrize(("code", "line"), LASTING)
+def test_what_no_repeat_mends(code: int, line: str) -> None:
+    """A67: of its own arguments alone, so said by the program itself, as its last words, with its own exit code."""
+    assert lasting(code, f"usage: x [-h]\n{line}\n\n")
+    assert lasting(code, f"0.00.133.157 E {line}")
+    for other in (None, 0, -9, 137, 139):
+        assert not lasting(other, line)
+    assert not lasting(code, f"{line}\nnow the other one\nConnectionError")
+    assert not lasting(code, f"INFO a client sent: {line}")
+    assert not lasting(code, f"{WORKER}{line}")
+    assert "look at args of the profile" in explain("x", code, line)
+
+
+@pytest.mark.parametrize("line", [line for line, _ in ENDS if "look at args" not in _])
+def test_any_other_end_may_be_another_the_next_time(line: str) -> None:
+    """A driver that is not up yet, a file on its way, memory that another one holds."""
+    assert not lasting(1, line)
+    assert not lasting(2, "")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from llmgw.core.failed import no_program
 from llmgw.core.types.catalog import Ready, Restart, Stop
 from scripts.ports import free_port
 from tests.agent.rig import Rig, alive, until
 
-#: An engine that never answers, counts its TERMs in its log and dies of KILL only.
-STUBBORN = ("sh", "-c", 'trap "echo got TERM" TERM; while :; do sleep 0.05; done')
+#: An engine that never answers, counts its TERMs in its log and dies of KILL only; it says from when on.
+STUBBORN = ("sh", "-c", 'trap "echo got TERM" TERM; echo deaf; while :; do sleep 0.05; done')
+
+
+def deaf(rig: Rig, n: int = 1) -> int:
+    """Its pid, once a TERM does not end it any more."""
+    pid = int(rig.control.shard(f"alpha-{n}/0", "starting")["pid"])
+    until(lambda: "deaf" in rig.engine_log(n), "its trap")
+    return pid
 
 
 def test_start_ready_stop_forget(rig: Rig) -> None:
@@ -83,6 +92,51 @@ def test_what_cannot_start_says_what_is_missing(rig: Rig) -> None:
         shard = rig.control.shard(f"alpha-{n}/0", "failed")
         assert words in shard["error"]
         assert shard["attempt"] == 1
+        assert no_program(shard["error"]) == shard["error"].startswith("engine binary ")
+
+
+def test_a67_an_argument_that_its_build_does_not_know_is_tried_twice(rig: Rig) -> None:
+    """At once, and then it is shown: a back-off would be a minute here."""
+    rig.start_agent().registered()
+    says = "echo error: invalid argument: --nope; exit 1"
+    rig.start(1, command=("sh", "-c", says), restart=Restart(max=5, backoff_s=60.0))
+    shard = rig.control.shard("alpha-1/0", "failed")
+    assert (shard["attempt"], shard["gave_up"]) == (2, True)
+    assert shard["error"] == (
+        "gave up after 2 in 30m: exited with code 1: error: invalid argument: --nope - this build does not know that "
+        "argument: look at args of the profile; changed, it starts again by itself"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b"\x7fELF\2\1\1",
+            "Exec format error - it is built for another machine, or is no program:",
+        ),
+        (
+            b"#!/no/such/python\n",
+            "No such file or directory - the interpreter or loader that it names",
+        ),
+    ],
+)
+def test_a_program_that_this_machine_cannot_run(
+    rig: Rig, tmp_path: Path, content: bytes, words: str
+) -> None:
+    """No second try, in words by which control knows that it is this node's lack (A67)."""
+    program = tmp_path / "llama-server"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    rig.start_agent().registered()
+    rig.start(1, command=(str(program),), engine="mine")
+    shard = rig.control.shard("alpha-1/0", "failed")
+    assert shard["attempt"] == 1
+    assert shard["error"].startswith(f"engine binary {program} cannot be executed on box1: {words}")
+    assert shard["error"].endswith(
+        "set engines.mine.command in the catalog to a program that box1 has"
+    )
+    assert no_program(shard["error"])
 
 
 def test_an_engine_that_dies_of_a_signal(rig: Rig) -> None:
@@ -102,7 +156,7 @@ def test_a_stop_is_one_term_and_ends_the_whole_tree(rig: Rig) -> None:
     assert not alive(shard["pid"])
     assert not alive(child)
     rig.start(2, command=STUBBORN, stop=Stop(grace_s=0.5))
-    rig.control.shard("alpha-2/0", "starting")
+    deaf(rig, 2)
     rig.stop(2)
     rig.stop(2)
     rig.control.shard("alpha-2/0", "stopped")
@@ -277,8 +331,8 @@ def test_two_engines_two_logs(rig: Rig) -> None:
     rig.start_agent().registered()
     rig.ready(1, "--alias", "one")
     rig.ready(2, "--alias", "two")
-    assert "fake engine one" in rig.engine_log(1)
-    assert "fake engine two" in rig.engine_log(2)
+    until(lambda: "fake engine one" in rig.engine_log(1), "the first one's words")
+    until(lambda: "fake engine two" in rig.engine_log(2), "the second one's")
     os.kill(rig.control.shards["alpha-1/0"]["pid"], signal.SIGKILL)
     rig.control.shard("alpha-1/0", "ready", attempt=2)
     assert "fake engine one" in (rig.state_dir / "logs/alpha-1/0.log.1").read_text()

@@ -21,6 +21,7 @@ from llmgw.agent.gpu import Reading, Use
 from llmgw.agent.journal import Journal
 from llmgw.agent.loop import Loop
 from llmgw.agent.perform import Performer
+from llmgw.core.failed import no_program
 from llmgw.core.supervise import initial_state
 from llmgw.core.types.messages import Gpu
 from llmgw.core.types.node import Exited, Probed, Spawned, SpawnFailed
@@ -66,6 +67,15 @@ def test_a_placeholder_that_names_nothing_fails_that_engine_only(bench: Bench, n
     start = replace(START, env={"A": f"${{{name}}}"}, port=free_port())
     assert isinstance(bench.spawn(Record(start=start, intent=True)), SpawnFailed)
     assert bench.secrets(Record(start=start)) == frozenset()
+
+
+def test_a_log_that_cannot_be_opened_is_no_lack_of_its_program(bench: Bench) -> None:
+    """Its node would be avoided for a program that is there."""
+    bench.logs.path(KEY[0]).parent.symlink_to(bench.logs.folder / "gone" / "deeper")
+    said = bench.spawn(Record(start=replace(START, port=free_port()), intent=True))
+    assert isinstance(said, SpawnFailed)
+    assert "cannot be started on" in said.error
+    assert not no_program(said.error)
 
 
 def test_what_is_started_carries_its_order(bench: Bench) -> None:

@@ -249,3 +249,15 @@ def test_words_for_people() -> None:
     assert process.command_line(1 << 22) == ""
     assert process.environ(1 << 22) == {}
     assert len(process.boot_id()) == 36
+
+
+def test_the_kernels_own_threads_are_not_asked_for_an_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They have none, change their names all the time, and a host has hundreds."""
+    me = process.read_stat(os.getpid())
+    assert me is not None
+    assert not me.kernel
+    monkeypatch.setattr(process, "environ", lambda pid: pytest.fail(f"asked {pid}"))
+    thread = me._replace(pid=1, kernel=True)
+    assert process.look(NODE, process.Stats({1: thread})) == {1: process.Mark(thread, {})}

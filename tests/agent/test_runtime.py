@@ -64,7 +64,7 @@ def test_what_is_no_answer_is_none(pod: Pod, why: str) -> None:
     began = time.monotonic()
     with pytest.raises(AwayError):
         pod.boxes()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
 
 
 def test_one_that_is_removed_between_both_questions_is_no_trouble(pod: Pod) -> None:

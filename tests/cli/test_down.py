@@ -69,8 +69,10 @@ def test_a_gateway_that_goes_on_is_not_called_ended(
     said = llmgw("down")
     assert said.code == 0
     assert f"llmgw: the gateway (pid {os.getpid()}) still has requests" in said.err
-    assert "llmgw: control has ended\n" in said.err
-    assert "the gateway have ended" not in said.err
+    assert said.out == (
+        "control has ended\nstill running: alpha-box1/0 on box1 (pid 7), alpha-box2/0 on box2 (pid 7)\n"
+    )
+    assert "`llmgw up` finds them again" in said.err
 
 
 def test_somebody_elses_control_is_not_ended(
@@ -144,6 +146,9 @@ def test_what_the_end_waits_for_is_said_once_whatever_it_counts_down(
     monkeypatch.setattr("llmgw.cli.box.time.sleep", asleep)
     monkeypatch.setattr("llmgw.cli.box._wait_gone", lambda *_: None)
     said = down("--yes")
+    ended, control_too = said.out.splitlines()
+    assert ended == "ended: alpha-box1/0 on box1 (pid 7), alpha-box2/0 on box2 (pid 7)"
+    assert control_too.endswith(" ended")
     ending = [
         line.partition("(pid 7); ")[2] for line in said.err.splitlines() if "ending: " in line
     ]

@@ -142,6 +142,46 @@ def test_wait_returns_once_it_is_free(fleet: Stub, monkeypatch: pytest.MonkeyPat
     assert looks == []
 
 
+def test_a_wait_says_what_is_new_and_nothing_twice(
+    fleet: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control that is away for a minute was a hundred lines in the log of a cron job."""
+    status: Json = fleet.answers["GET /api/v1/status"]
+    away = refused("control is on its way out", status=503)
+
+    def held(*waits: str) -> Json:
+        rows = [{"shard": "alpha-1/0", "waits": why} for why in waits]
+        other = {"shard": "elsewhere-1/0", "waits": "nobody's business"}
+        return status | {"stops_pending": [*rows, other, {}]}
+
+    silent = status | {"nodes": [{"node": "box1", "state": "unreachable", "gpus": []}]}
+    looks = [away, away, held("at most 9 s more"), held("at most 8 s more"), away, away]
+    looks += [silent, silent, status, status | {"replicas": []}]
+    monkeypatch.setattr(
+        "llmgw.cli.drain.time.sleep",
+        lambda _: fleet.answers.update({"GET /api/v1/status": looks.pop(0)}),
+    )
+    answer(fleet, "box1")
+    said = llmgw("drain", "box1", "--yes", "--wait")
+    assert (said.code, looks) == (0, [])
+    there = "llmgw: still there: alpha-1/0, deep-1/0; "
+    assert said.err.splitlines() == [
+        "llmgw: control is on its way out",
+        f"{there}at most 9 s more",
+        "llmgw: control is on its way out",
+        f"{there}box1 does not answer, and nobody but its agent can end them",
+    ]
+
+
+def test_a_wait_ends_where_it_may_not_ask(fleet: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "llmgw.cli.drain.time.sleep",
+        lambda _: fleet.answers.update({"GET /api/v1/status": refused("no", status=401)}),
+    )
+    answer(fleet, "box1")
+    assert llmgw("drain", "box1", "--yes", "--wait").code == 4
+
+
 def test_undrain_says_since_when_it_was_and_what_is_still(fleet: Stub) -> None:
     path = "POST /api/v1/nodes/box1/undrain"
     fleet.answers[path] = {

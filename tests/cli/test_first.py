@@ -62,7 +62,7 @@ def test_what_control_started_under_it_is_ended(
     wait_for(lambda: first._gateways(tmp_path / "gateway") == [gateway.pid], "a gateway")
     brought.look(os.getpid())
     assert brought.end() == "the gateway that this `llmgw up` had started has ended too"
-    assert gateway.wait(10) < 0
+    assert gateway.wait(60) < 0
 
 
 def test_one_that_was_there_before_or_is_anothers_stays(

@@ -190,3 +190,38 @@ def test_no_line_of_a_narrow_table_ends_in_blanks(
     said = page.text([table], Look(terminal=True, color=color))
     bare = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
     assert bare == [line.rstrip() for line in bare]
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 200])
+def test_long_names_of_models_fold_so_that_the_table_stays_one(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first `status` of most: a file's name is the model's, and its replica is called after it."""
+    name = "SmolLM2-135M-Instruct-Q4_K_M"
+    head = ("MODEL", "REPLICA", "NODE", "GPU", "STATE", "REQS", "IDLE UNTIL", "AGE", "WHERE")
+    row = [name, f"{name}-7k2", "box1", "-", "ready", "-", "15:09:00 in 9m", "1m12s", "cpu"]
+    monkeypatch.setenv("COLUMNS", str(width))
+    bare = Look(terminal=True, color=False)
+    folded = page.text([Table(head, [row], frozenset(head[:2]))], bare).splitlines()
+    assert max(map(len, folded)) <= width
+    at = [line for line in folded if "box1" in line]
+    assert len(at) == 1
+    assert at[0].split()[2:6] == ["box1", "-", "ready", "-"]
+    whole = "".join(line[: at[0].index("box1")].replace(" ", "") for line in folded)
+    assert whole.count("Instruct-") == 2
+    assert (len(folded) == 2) == (width == 200)
+    unfolded = page.text([Table(head, [row])], bare)
+    assert (f"MODEL       {name}\n" in unfolded) == (width < 200), (
+        "names to be copied are not broken"
+    )
+
+
+def test_a_table_that_folds_is_shown_row_by_row_where_nothing_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "12")
+    said = page.text(
+        [Table(("A", "B"), [["a-name-of-a-model", "x-y-z" * 4]], frozenset("AB"))],
+        Look(terminal=True, color=False),
+    )
+    assert said.startswith("A  a-name-")

@@ -52,7 +52,7 @@ class Server:
                 return
             try:
                 with sock, self._spoken(sock) as spoken:
-                    spoken.settimeout(5)
+                    spoken.settimeout(60)
                     if said := spoken.recv(1 << 16):
                         self.heard.append(said)
                         spoken.sendall(ANSWER)

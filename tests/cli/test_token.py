@@ -73,6 +73,20 @@ def test_a_list_and_an_end(stub: Stub) -> None:
     assert "`llmgw forget box2`" in said.err
 
 
+def test_one_that_is_not_there_is_not_asked_about(stub: Stub, tmp_path: Path) -> None:
+    """A question of what becomes of a node, and then that there is none, is one question too many."""
+    stub.answers["GET /api/v1/tokens"] = {"tokens": [{"name": "node-1"}]}
+    stub.answers["POST /api/v1/tokens/nod-1/revoke"] = refused(
+        "no node token is called nod-1, did you mean node-1?"
+    )
+    here = llmgw("token", "revoke", "nod-1")
+    away = llmgw("token", "revoke", "nod-1", "--inventory", tmp_path / "inventory.db")
+    for said in (here, away):
+        assert (said.code, said.out) == (1, "")
+        assert "not asked" not in said.err
+    assert here.err == "llmgw: no node token is called nod-1, did you mean node-1?\n"
+
+
 def test_with_no_control_running(tmp_path: Path) -> None:
     inventory = ("--inventory", tmp_path / "inventory.db")
     said = llmgw("token", *inventory)

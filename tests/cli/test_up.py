@@ -148,6 +148,8 @@ def test_what_cannot_be_read_is_controls_to_say(folder: Path) -> None:
     [
         (("--ports", "x"), "--ports: 'x' is not a range of ports"),
         (("--gpus", "/nowhere.json"), "--gpus /nowhere.json: cannot be read"),
+        (("--node", "a b"), "--node 'a b' is no name: letters, digits, . _ and -"),
+        (("--node", "up?"), "--node 'up?' is no name"),
     ],
 )
 def test_what_the_agent_would_refuse_is_refused_before_anything_is_started(
@@ -157,6 +159,17 @@ def test_what_the_agent_would_refuse_is_refused_before_anything_is_started(
     assert said.code != 0
     assert fact in said.err
     assert Parts.words == {}
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_name_of_the_node_is_the_agents_to_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only the agent would read it; a capital letter is as good as any."""
+    monkeypatch.setenv("LLMGW_NODE", "box/1")
+    said = llmgw("up")
+    assert (said.code, Parts.words) == (2, {})
+    assert said.err.startswith("llmgw: --node 'box/1' is no name")
+    assert llmgw("up", "--node", "Box1").code == 0
+    assert flag("agent", "--node") == "Box1"
 
 
 def test_the_way_to_look_at_it_leads_to_its_folder(folder: Path, tmp_path: Path) -> None:

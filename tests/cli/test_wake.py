@@ -54,6 +54,18 @@ def test_each_state_in_words_and_its_exit_code(
     assert stub.sent == [(PATH, {}), (PATH, {"dry_run": True})]
 
 
+@pytest.mark.parametrize("state", ["starts", "loading", "waits", "settling"])
+def test_what_is_not_up_yet_may_still_fail_so_it_says_how_to_know(stub: Stub, state: str) -> None:
+    """Its agent may find the weights missing a moment later: the answer at once is no promise."""
+    stub.answers[PATH] = answer(state)
+    said = llmgw("wake", "coder")
+    assert (said.code, len(said.out.splitlines())) == (0, 1)
+    assert said.err == "llmgw: `llmgw wait coder` returns once it is up, or says why it is not\n"
+    assert llmgw("wake", "coder", "-o", "json").err == ""
+    stub.answers[PATH] = answer(state, dry_run=True)
+    assert llmgw("wake", "coder", "--dry-run").err == ""
+
+
 def test_a64_who_would_go_and_what_comes_then(stub: Stub) -> None:
     rows = [
         {"replica": "chat-1", "model": "chat", "when": "now", "why": "idle for 340 s"},

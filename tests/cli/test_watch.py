@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,28 @@ def test_through_a_pipe_it_is_said_once_and_nothing_old_is_shown_again(
     assert said.err.count("going on when it answers\n") == len(said.err.splitlines()) == 2
 
 
+def test_through_a_pipe_a_reason_that_counts_seconds_is_no_row_of_its_own(
+    stub: Stub, at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that waits for room was a line every 2 s, for as long as it waited."""
+    at()
+    reasons = ["woken 2 s ago, 0 running", "woken 4 s ago, 0 running", "2 waiting"]
+
+    def sleep(_s: float) -> None:
+        reasons.pop(0)
+        if not reasons:
+            raise KeyboardInterrupt
+        stub.answers["GET /api/v1/status"] = STATUS | {"warnings": reasons[:1]}
+
+    monkeypatch.setattr("time.sleep", sleep)
+    stub.answers["GET /api/v1/status"] = STATUS | {"warnings": reasons[:1]}
+    assert llmgw("status", "--watch").out.splitlines() == [
+        "no node has registered",
+        "warning: woken 2 s ago, 0 running",
+        "warning: 2 waiting",
+    ]
+
+
 def test_this_box_alone_cannot_tell_that_there_is_none(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,3 +129,15 @@ def test_a_check_of_one_model_is_about_that_one(
 
 def test_a_check_that_would_go_on_is_refused() -> None:
     assert llmgw("status", "--check", "--watch").code == EXIT_USAGE
+
+
+def test_who_has_a_catalog_is_not_told_to_write_a_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is, as `up` finds it."""
+    monkeypatch.setenv("LLMGW_CONTROL", NOBODY)
+    monkeypatch.setenv("LLMGW_AGENT", NOBODY)
+    monkeypatch.setenv("LLMGW_CATALOG", str(tmp_path / "mine.yaml"))
+    assert "`llmgw init` writes a first catalog" in llmgw("status").err
+    (tmp_path / "mine.yaml").touch()
+    assert "hint: engines go on without them; " in llmgw("status").err

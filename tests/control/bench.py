@@ -50,7 +50,7 @@ models:
 """
 ON_DEMAND = CATALOG.replace("{min: 1}", "{min: 0, max: 1, idle_timeout: 10m, min_up: 1s}")
 #: For what must happen: generous, so that a slow machine does not fail a test.
-SOON_S = 30.0
+SOON_S = 60.0
 
 
 class Clock:

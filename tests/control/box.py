@@ -9,19 +9,20 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from llmgw import handover
-from llmgw.errors import LlmgwError
+from scripts.fleet import spawned
 from scripts.ports import free_port
 from tests.control.bench import CATALOG, SOON_S
+from tests.nursery import Child, nursery
 
 ROOT = Path(__file__).resolve().parents[2]
+Process = subprocess.Popen[bytes] | Child
 
 
 class Box:
@@ -36,7 +37,7 @@ class Box:
         self.port = free_port()
         self.gateway_port = free_port() if gateway else 0
         self.log = folder / "control.log"
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process] = []
         self.client = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{self.port}", timeout=SOON_S, trust_env=False
         )
@@ -50,22 +51,19 @@ class Box:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        try:
-            pid = handover.hello(self.state / "gateway").pid
-        except LlmgwError:
-            return
-        os.kill(pid, signal.SIGKILL)
+        # By their command line: one that has only just begun, or is an orphaned worker, answers nobody.
+        while pids := list(spawned(str(self.state / "gateway"))):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.02)
 
-    def start(self, *more: str, crash: str = "", **env: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "llmgw", "control", "--catalog", str(self.catalog)]
+    def start(self, *more: str, crash: str = "", **env: str) -> Child:
+        command = ["control", "--catalog", str(self.catalog)]
         command += ["--inventory", str(self.state / "inventory.db"), "--settle-timeout", "20s"]
         command += ["--listen", f"127.0.0.1:{self.port}", "--gateway"]
         command += [f"127.0.0.1:{self.gateway_port}" if self.gateway_port else "none", *more]
-        env = {**os.environ, "LLMGW_CRASH_AT": crash, **env}
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=ROOT
-            )
+        process = nursery().start(command, {**os.environ, "LLMGW_CRASH_AT": crash, **env}, self.log)
         self.processes.append(process)
         return process
 
@@ -91,7 +89,7 @@ class Box:
                     return found
                 await asyncio.sleep(0.05)
 
-    async def ended(self, process: subprocess.Popen[bytes]) -> int:
+    async def ended(self, process: Process) -> int:
         return await asyncio.to_thread(process.wait, SOON_S)
 
     def said(self) -> str:

@@ -77,7 +77,7 @@ class RealEtcd:
                 stdout=log,
                 stderr=log,
             )
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + 60
         while not self._healthy():
             assert time.monotonic() < give_up, (self.folder / "etcd.log").read_text()[-2000:]
             time.sleep(0.05)

@@ -57,7 +57,7 @@ class Rig:
         self.etcd.fault = fault
 
     async def until(self, look: Callable[[], Any]) -> None:
-        await until(look, limit_s=10.0)
+        await until(look, limit_s=60.0)
 
     async def renews(self, lease: EtcdLease) -> None:
         """As if its next renewal were due now, until it was made or failed."""

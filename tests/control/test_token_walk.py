@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.control.bench import Agent
-from tests.control.box import ROOT, Box
+from tests.control.box import ROOT, Box, Process
 from tests.control.test_crash import run
 from tests.control.test_tls import Wide
 
@@ -64,7 +64,7 @@ async def operators(box: Box) -> None:
     assert "token new" not in said.stderr, "there is one"
 
 
-async def again(box: Box, control: subprocess.Popen[bytes]) -> None:
+async def again(box: Box, control: Process) -> None:
     control.terminate()
     await box.ended(control)
     box.start()

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from llmgw.errors import UnreachableError
 from tests.control.bench import Agent, engine
 from tests.control.box import ROOT, Box
 from tests.control.test_crash import run
-from tests.control.test_main import _gateways, gateway_pid, models, status
+from tests.control.test_main import gateway_pid, models, status
 
 OLD = "0.0.9"
 #: The gateway as another version, started as its own control had done it.
@@ -29,23 +27,6 @@ if REFUSES:
     Door._answer = lambda self, conn, line: whole(self, conn, line.replace(b"takeover", b"dance"))
 runpy.run_module("llmgw", run_name="__main__")
 """
-
-
-@asynccontextmanager
-async def night(folder: Path) -> AsyncIterator[Box]:
-    """A box that is left without a gateway: one that takes over, or is an orphan, outlives who started it."""
-    async with Box(folder, gateway=True) as box:
-        try:
-            yield box
-        finally:
-            for process in box.processes:
-                process.kill()
-                process.wait()
-            while pids := _gateways(box):
-                for pid in pids:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                await asyncio.sleep(0.02)
 
 
 def old_gateway(box: Box, *, refuses: bool = False) -> subprocess.Popen[bytes]:
@@ -103,7 +84,7 @@ def test_an_upgrade_at_night(tmp_path: Path, killed: str) -> None:
     """Nobody has to know of `--takeover`: a restart of control is enough, also one that is killed in the middle."""
 
     async def story() -> None:
-        async with night(tmp_path) as box:
+        async with Box(tmp_path, gateway=True) as box:
             old = old_gateway(box)
             assert await gateway_pid(box) == old.pid
             await box.until(lambda: status(box))
@@ -133,7 +114,7 @@ def test_an_upgrade_at_night(tmp_path: Path, killed: str) -> None:
 
 def test_one_that_does_not_hand_over_serves_on_and_status_says_so(tmp_path: Path) -> None:
     async def story() -> None:
-        async with night(tmp_path) as box:
+        async with Box(tmp_path, gateway=True) as box:
             old = old_gateway(box, refuses=True)
             await gateway_pid(box)
             box.start()
@@ -156,7 +137,7 @@ def test_a_killed_parent_of_workers_is_replaced_and_they_finish_what_they_have(
     """With control up, and with control killed too: the next one finds the workers by their door."""
 
     async def story() -> None:
-        async with night(tmp_path) as box:
+        async with Box(tmp_path, gateway=True) as box:
             process = box.start("--workers", "2")
             await box.up()
             first = await gateway_pid(box)

@@ -9,20 +9,27 @@ from msgspec.structs import replace
 from llmgw.control.wake import document
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.types.messages import Capacity, DrainShard
+from llmgw.core.types.messages import Capacity, DrainShard, Refusal
 from llmgw.core.types.state import (
+    Cleared,
+    Cordoned,
     DozeBegun,
     Failure,
     Published,
+    ShardsChanged,
     State,
+    Tick,
     Turned,
     Withheld,
     Woken,
 )
 from tests.control.bench import ON_DEMAND, Agent, Bench, engine, scenario
+from tests.core.test_absent import ABSENT
 from tests.core.test_asleep import T, other, sleeper
 from tests.core.test_asleep import world as asleep_world
 from tests.core.test_least import two
+from tests.core.world import catalog as world_of
+from tests.core.world import model, node, place_at, running, shard
 
 OTHER = """\
   beta:
@@ -130,7 +137,7 @@ async def test_a_busy_one_goes_later_and_one_on_its_way_out_is_said(bench: Bench
 def told(state: State, name: str, now: float = T) -> dict[str, Any]:
     """The document of a wish for the model."""
     state = observe(state, Woken(name), now)
-    return document(decide(state, now), state, state.catalog.models[name], dry_run=True)
+    return document(decide(state, now), state, state.catalog.models[name], now, dry_run=True)
 
 
 def test_a64_one_that_falls_asleep_for_it_goes_now_and_then_is_on_its_way() -> None:
@@ -175,6 +182,47 @@ async def test_what_fits_nowhere_failed_or_is_unknown_is_said(bench: Bench) -> N
             "did you mean beta? `llmgw status` shows what there is",
         )
         assert "is needed" in (await bench.post(WAKE.format(""), status=400))["error"]["message"]
+
+
+def ended(state: State, n: int, now: float, **k: Any) -> State:
+    end = shard("alpha-9/0", incarnation=f"i{n}", state="failed", error="exit 1")
+    return observe(state, ShardsChanged("box1", (replace(end, **k),)), now)
+
+
+def test_a67_what_is_known_of_the_last_try_is_said_with_the_next_one() -> None:
+    """It "starts", exit 0, and a moment later it was refused again for the same file: nobody was told."""
+    fresh = running(world_of(model("alpha")), node("box1"))
+    assert told(fresh, "alpha", 2.0)["why"] == "woken 0 s ago, 0 running; fits box1 on its CPU"
+    no = Refusal(seq=1, shard="alpha-9/0", incarnation="new", reason="no_weights", why=ABSENT)
+    state = observe(place_at(fresh, "box1"), ShardsChanged("box1", refused=(no,)), 2.0)
+    said = told(state, "alpha", 3.0)
+    assert said["state"] == "failed"
+    assert said["why"].count(ABSENT) == 1
+    said = told(observe(state, Tick(), 100.0), "alpha", 100.0)
+    assert said["state"] == "starts"
+    assert said["why"].endswith(f"on its CPU; it was tried 98 s ago: {ABSENT}")
+    said = told(ended(fresh, 1, 2.0), "alpha", 3.0)
+    assert said["state"] == "starts"
+    assert said["why"].endswith("on its CPU; it was tried 1 s ago: exit 1")
+    assert told(observe(state, Cleared("alpha"), 3.0), "alpha", 3.0) == told(fresh, "alpha", 3.0)
+
+
+def test_a67_a_back_off_is_said_with_its_reason_and_with_what_is_in_the_way_beside_it() -> None:
+    state = running(world_of(model("alpha")), node("box1"))
+    for n in range(3):
+        state = ended(state, n, 2.0)
+    said = told(state, "alpha", 3.0)
+    assert said["state"] == "waits"
+    assert said["why"] == "woken 0 s ago, 0 running; backing off 9 s after 3 failures: exit 1"
+    said = told(observe(state, Cordoned("box1", "", "by her"), 3.0), "alpha", 3.0)
+    assert said["why"].endswith("exit 1; nor would it find a place now: box1: is drained by her")
+    again = shard("alpha-9/0", state="pending", attempt=3, error="exit 2")
+    state = observe(state, ShardsChanged("box1", (again,)), 3.0)
+    said = told(state, "alpha", 3.0)
+    assert said["state"] == "loading"
+    assert said["why"] == "alpha-9/0 on box1 is starting; attempt 3, before: exit 2"
+    up = observe(state, ShardsChanged("box1", (replace(again, state="ready"),)), 4.0)
+    assert told(up, "alpha", 5.0)["why"] == "alpha-9/0 on box1 is ready"
 
 
 @scenario

@@ -15,6 +15,7 @@ from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.plan import Replica
 from llmgw.core.types.routes import GATEWAY_SILENT_S, Demand
 from llmgw.core.types.state import (
+    Answered,
     Demanded,
     DrainBegun,
     Draining,
@@ -101,6 +102,18 @@ def test_what_its_end_waits_for_is_told() -> None:
     state = said(shown("g", reason="operator"), T + 1, "g", table=7, in_flight={"alpha-1": 2})
     assert waits(state, T + 1) == "2 in flight"
     assert waits(said(state, T + 2, "g", n=3, table=7), T + 2) == ""
+
+
+def test_a65_one_that_rests_by_the_word_of_every_gateway_ends_before_they_have_the_table() -> None:
+    state = said(shown("g1", "g2"), T, "g1", table=6, resting=("alpha-1",))
+    assert over(state, T) == "", "the other one may still send something there"
+    state = said(state, T, "g2", table=6, resting=("beta-1", "alpha-1"))
+    assert over(state, T) == DONE
+    answered = observe(state, Answered(), T)
+    assert over(answered, T) == "", "what they promised is over with the answer"
+    assert observe(answered, Answered(), T) is answered
+    unseen = said(begun("g1"), T, "g1", table=6, resting=("alpha-1",))
+    assert over(unseen, T) == "", "no table shows it to anybody"
 
 
 # --- gateways that are not heard -------------------------------------------------------------

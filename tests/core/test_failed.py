@@ -11,13 +11,25 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llmgw.core.failed import backing_off, gave_up, last
+from llmgw.core.reconcile import beside
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Restart
 from llmgw.core.types.plan import StartReplica
 from llmgw.core.types.record import REBOOTED
 from llmgw.core.types.state import Cordoned, Failure, NodeRegistered, ShardsChanged, State
-from tests.core.world import FP, actions, catalog, model, node, profile, running, settled, shard
+from tests.core.world import (
+    FP,
+    actions,
+    at,
+    catalog,
+    model,
+    node,
+    profile,
+    running,
+    settled,
+    shard,
+)
 
 ALPHA = model("alpha", profile(restart=Restart(max=3, window_s=100.0, backoff_s=5.0)))
 
@@ -157,15 +169,33 @@ def test_a67_a_model_that_backs_off_says_too_that_its_only_node_is_drained() -> 
     for n, at_s in enumerate((10.0, 20.0, 30.0)):
         failed = shard(f"alpha-{n}/0", state="failed", error="exit 1", incarnation=f"i{n}")
         state = observe(state, ShardsChanged("box1", shards=(failed,)), at_s)
+    alpha = state.catalog.models["alpha"]
     backs_off = "min 1, 0 running; backing off 9 s after 3 failures: exit 1"
     (wait,) = decide(state, 31.0).actions
-    assert wait.why == backs_off, "there is room for it"
+    assert wait.why == backs_off
+    assert beside.nor_room(state, alpha, 31.0) == "", "there is room for it"
     drained = observe(state, Cordoned("box1", "", "by her"), 1.0)
     (wait,) = decide(drained, 31.0).actions
-    assert wait.why == f"{backs_off}; nor would it find a place now: box1: is drained by her"
+    assert wait.why == backs_off, "no pass pays for what nobody may read"
+    nor = "nor would it find a place now: box1: is drained by her"
+    assert beside.nor_room(drained, alpha, 31.0) == nor
     (wait,) = decide(drained, 41.0).actions
     assert wait.why == "min 1, 0 running; box1: is drained by her"
+    assert beside.nor_room(drained, alpha, 41.0) == ""
     back = observe(drained, Cordoned("box1", "", ""), 1.0)
     assert [a.why for a in decide(back, 39.0).actions] == [backs_off.replace("9 s", "1 s")]
     (start,) = decide(back, 40.0).actions
     assert isinstance(start, StartReplica)
+    coming = shard("beta-1/0", state="loading", gpus=(), port=18009)
+    soon = observe(state, ShardsChanged("box1", (coming,)), 30.0)
+    assert beside.nor_room(soon, alpha, 31.0) == "", "others start first, that is no want of room"
+
+
+def test_what_became_of_it_when_it_was_tried_last_is_known_while_it_counts() -> None:
+    state = after(10.0, 20.0)
+    assert beside.before(state, ALPHA, 25.0) == "5 s ago: exit 1"
+    gone = Failure("i9", "main", 22.0, "no file", fingerprint=FP, absent="box1")
+    both = at(state, failures={"alpha": (*state.failures["alpha"], gone)})
+    assert beside.before(both, ALPHA, 25.0) == "3 s ago: no file"
+    assert beside.before(both, ALPHA, 200.0) == ""
+    assert beside.before(after(), ALPHA, 25.0) == ""

@@ -38,6 +38,12 @@ SEE = "`llmgw status chat` says what is in the way"
             {},
             "put it there, then `llmgw clear c",
         ),
+        (
+            "unloaded",
+            "engine binary /x not found on box1 - set it",
+            {},
+            "put it there, then `llmgw clear c",
+        ),
         ("asleep", "", {}, "`llmgw wake chat` or a request starts it"),
         ("loading", "starting on box1", {}, "it goes on; `llmgw status chat` shows how far it is"),
         ("loaded", "", {}, "it goes on; `llmgw status chat` shows how far it is"),

@@ -13,6 +13,7 @@ from llmgw.core import roll
 from llmgw.core.adopt.survey import survey
 from llmgw.core.capacity import holdings
 from llmgw.core.place import Fleet
+from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
 from llmgw.core.types.catalog import Model, Profile
 from llmgw.core.types.messages import NodeReport, Resources, ShardReport
@@ -339,3 +340,31 @@ def test_a66_beside_the_others_they_come_one_at_a_time() -> None:
     state = picture(m, node("box1", *coming, gpus=gpus("box1", 200)))
     assert step(state, m) is None
     assert roll.surplus(state, m, kept(state)) is None
+
+
+def group(name: str, port: int, **k: Any) -> tuple[ShardReport, ...]:
+    """Rank 0 on box2, rank 1 on box1: not in the order of their nodes."""
+    return tuple(
+        shard(f"{name}/{rank}", gpus=(f"box{2 - rank}-{name[-1]}",), port=port, world_size=2, **k)
+        for rank in range(2)
+    )
+
+
+def test_a66_a_group_that_a_pass_ends_while_it_is_on_its_way_out_is_one_that_is_away() -> None:
+    """Counted by two names it was two: with `max_unavailable: 2` the roll then took one at a time."""
+    wide = replace(changed(), nodes=2)
+    m = model("alpha", wide, low=3, high=3, max_unavailable=2)
+    groups = (
+        group("alpha-0", 18000, state="draining", desired="draining"),
+        group("alpha-1", 18001, fingerprint=NEW),
+        group("alpha-2", 18002),
+    )
+    boxes = [
+        node(f"box{2 - rank}", *(g[rank] for g in groups), gpus=gpus(f"box{2 - rank}", 10, 10, 10))
+        for rank in range(2)
+    ]
+    state = observe(picture(m, *boxes), DrainBegun("inc-alpha-0", "drift", DRIFT), 1.0)
+    found = decide(state, 1e4).actions
+    assert [type(a).__name__ for a in found] == ["StopReplica", "Wait", "RollReplica"]
+    assert isinstance(found[2], RollReplica)
+    assert found[2].replica == "alpha-2"

@@ -56,6 +56,48 @@ def test_first_failure_restarts_at_once_then_back_off_then_gives_up() -> None:
     assert b.stop().kinds() == ["Changed"]
 
 
+def test_a67_what_no_repeat_mends_is_tried_once_more_and_no_further() -> None:
+    """An argument that its build does not know: 36 s and five starts went by before that was shown."""
+    b = Bench().start().spawned().exited(1, "error: invalid argument: --x", lasting=True)
+    assert b.record.error == "exited with code 1: error: invalid argument: --x"
+    assert b.tree().one(Spawn).record.attempt == 2, "it may have been a fluke"
+    b.spawned(pid=4712).exited(1, "error: invalid argument: --x", lasting=True).tree()
+    assert (b.record.state, b.record.gave_up, b.record.attempt) == ("failed", True, 2)
+    assert (
+        b.record.error == "gave up after 2 in 30m: exited with code 1: error: invalid argument: --x"
+    )
+    assert b.journaled()[KEY].lasting == 2
+
+
+@pytest.mark.parametrize("first", ["ready", "other", "spawn", "found", "sleeper"])
+def test_a67_what_no_repeat_mends_is_no_end_of_what_was_up_or_had_another(first: str) -> None:
+    """Its binary was swapped by an upgrade, say: the usual rule, however often it says so."""
+    b = Bench()
+    match first:
+        case "ready":
+            b.ready().exited(1, "x", lasting=True)
+        case "other":
+            b.start().spawned().exited(1, "x")
+        case "spawn":
+            b.start().spawn_failed("out of processes")
+        case "found":
+            b = b.start().spawned().restarted(heard=True)
+            b.identified(leader="same", pid=4711, start_ticks=99).exited(1, "x", lasting=True)
+        case _:
+            b.start().spawned()
+            b.state = replace(b.state, records={KEY: replace(b.record, nap="waking")})
+            b.exited(1, "x", lasting=True)
+    b.tree() if first != "spawn" else None
+    for attempt, wait_s in ((2, 5.0), (3, 10.0), (4, 20.0)):
+        assert b.record.attempt == attempt
+        b.spawned(pid=4711 + attempt).exited(1, "x", lasting=True).tree()
+        assert not b.tick(wait_s - 0.1).of(Spawn)
+        assert b.tick(0.1).one(Spawn).record.attempt == attempt + 1
+    b.spawned(pid=4800).exited(1, "x", lasting=True).tree()
+    assert (b.record.state, b.record.gave_up) == ("failed", True)
+    assert str(b.record.error).startswith("gave up after 5 in 30m")
+
+
 def test_failures_outside_the_window_are_forgiven() -> None:
     b = Bench().ready(restart=Restart(max=2, window_s=60.0))
     for _ in range(5):

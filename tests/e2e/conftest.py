@@ -10,6 +10,7 @@ import yaml
 from scripts.fleet import Fleet
 from tests.engines import llama
 from tests.engines.running import FAKE
+from tests.nursery import forked, nursery
 
 Make = Callable[..., Fleet]
 
@@ -36,6 +37,28 @@ def model(command: list[str], *, least: int = 1, **profile: Any) -> dict[str, An
 def write_catalog(path: Path, models: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump({"version": 1, "models": models}, sort_keys=False))
     return path
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nursed() -> Iterator[None]:
+    """What is started is forked by one that has read the code: else reading it is half of what a test costs."""
+    executed, asked = Fleet.execute, Fleet.llmgw
+
+    def fork(fleet: Fleet, part: str) -> Any:
+        words = fleet.words(part)
+        if words[0] not in {"control", "agent"} or not forked(fleet.env):
+            return executed(fleet, part)
+        return nursery().start(words, fleet.env, fleet.log(part))
+
+    def llmgw(fleet: Fleet, *words: object, timeout_s: float = 60) -> Any:
+        if not forked(fleet.env):
+            return asked(fleet, *words, timeout_s=timeout_s)
+        return nursery().run([str(word) for word in words], fleet.env, timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fleet, "execute", fork)
+        patch.setattr(Fleet, "llmgw", llmgw)
+        yield
 
 
 @pytest.fixture

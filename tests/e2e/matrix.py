@@ -21,8 +21,8 @@ from typing_extensions import override
 
 from llmgw.agent.logs import LOG_MAX_BYTES
 from tests.e2e import truth
-from tests.e2e.nursery import Nursery
 from tests.e2e.stage import ASLEEP, DEAF, RIVAL, STEADY, Stage
+from tests.nursery import Nursery
 
 #: Fleets beside each other: they mostly wait, for time-outs and for one another.
 BESIDE = 6

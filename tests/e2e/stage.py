@@ -18,8 +18,8 @@ from llmgw.control.store import read_memory
 from scripts.fleet import Fleet
 from tests.e2e import truth
 from tests.e2e.conftest import fake, model
-from tests.e2e.nursery import Nursery
 from tests.e2e.truth import Engine, Json
+from tests.nursery import Nursery
 
 #: Always on and never touched: whatever happens, this very process stays.
 STEADY = "alpha"

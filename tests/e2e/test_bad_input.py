@@ -199,7 +199,6 @@ def test_a_report_that_is_none(make: Make, tmp_path: Path) -> None:
     refused(said, 1, f"{file}: message refused: not JSON", "/v1/inventory")
 
 
-@pytest.mark.timeout(120)
 def test_engines_that_cannot_run_say_why(make: Make) -> None:
     """Missing binary, exit at once: given up, and `status` names the fact and where to look (A67). No model file: never
     started, and said at once."""

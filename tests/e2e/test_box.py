@@ -23,7 +23,7 @@ def box(make: Make) -> Iterator[Fleet]:
     up = fleet.processes.get("up")
     if up and up.poll() is None:
         up.send_signal(signal.SIGTERM)
-        up.wait(30)
+        up.wait(60)
 
 
 def up(fleet: Fleet) -> "subprocess.Popen[bytes]":
@@ -56,7 +56,7 @@ def test_ctrl_c_leaves_the_engines_and_up_finds_them_again(box: Fleet) -> None:
     gateway = box.gateway_pid()
 
     first.send_signal(signal.SIGINT)
-    assert first.wait(30) == 130
+    assert first.wait(60) == 130
     assert "1 engine (alpha-" in said(box)
     assert "and the gateway keep running" in said(box)
     assert "Traceback" not in said(box)
@@ -73,7 +73,7 @@ def test_ctrl_c_leaves_the_engines_and_up_finds_them_again(box: Fleet) -> None:
 
     down = box.llmgw("down", "--engines", "--yes")
     assert down.returncode == 0, down.stderr
-    assert second.wait(30) == 0
+    assert second.wait(60) == 0
     assert not box.engines()
     assert box.gateway_pid() is None
     assert "ended by `llmgw down`" in said(box)
@@ -89,7 +89,7 @@ def test_a_part_that_dies_comes_back(box: Fleet) -> None:
     assert "the control died (signal 9); starting it again" in said(box)
     assert "the agent died (signal 9); starting it again" in said(box)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_with_an_operators_token_its_own_agent_is_let_in(box: Fleet) -> None:
@@ -113,7 +113,7 @@ def test_with_an_operators_token_its_own_agent_is_let_in(box: Fleet) -> None:
 
     # Over a restart of both it is the same; revoked, and started again, it is another.
     first.send_signal(signal.SIGINT)
-    assert first.wait(30) == 130
+    assert first.wait(60) == 130
     assert "1 engine (alpha-" in said(box), "it asks as an operator"
     second = up(box)
     assert box.ready("alpha")["shards"][0]["pid"] == pid
@@ -124,7 +124,7 @@ def test_with_an_operators_token_its_own_agent_is_let_in(box: Fleet) -> None:
     assert warned is not None
     assert any(f"node {box.node} at 127.0.0.1 is refused" in w for w in warned["warnings"])
     second.send_signal(signal.SIGTERM)
-    second.wait(30)
+    second.wait(60)
     up(box)
     assert box.ready("alpha")["shards"][0]["pid"] == pid
     assert file.read_text() != word
@@ -206,7 +206,7 @@ def test_a_folder_in_which_nothing_runs_ends_no_other_control(box: Fleet, tmp_pa
     assert start_ticks(control)
     down = box.llmgw("down", "--state-dir", ours.parent)
     assert down.returncode == 0, down.stderr
-    assert first.wait(30) == 0
+    assert first.wait(60) == 0
 
 
 def test_down_is_over_when_it_says_so_and_up_follows_at_once(box: Fleet) -> None:
@@ -216,14 +216,14 @@ def test_down_is_over_when_it_says_so_and_up_follows_at_once(box: Fleet) -> None
     assert down.returncode == 0, down.stderr
     assert not start_ticks(control)
     up(box)  # while the agent of the first may still be on its way out
-    assert first.wait(30) == 0
+    assert first.wait(60) == 0
 
 
 def test_down_without_control_ends_the_gateway(box: Fleet) -> None:
     process = up(box)
     engine = box.ready("alpha")["shards"][0]["pid"]
     process.send_signal(signal.SIGINT)
-    process.wait(30)
+    process.wait(60)
     pid = box.gateway_pid()
     assert pid
     assert box.llmgw("down", "--engines", "--yes").returncode == 3

@@ -16,7 +16,6 @@ from llmgw.control import crash as of_control
 from tests.e2e.matrix import WAYS, Cell, Matrix, cell, passings
 from tests.engines import fake_nvml
 
-pytestmark = pytest.mark.timeout(300)
 SEED, PAIRS = 57, 8
 
 

@@ -73,7 +73,7 @@ def test_where_it_cannot_know_which_node_it_is_the_page_says_what_to_do(fleet: F
         folder = fleet.folder / "agent"
         shutil.rmtree(folder)
         fleet.start("agent")
-        assert fleet.processes.pop("agent").wait(20)
+        assert fleet.processes.pop("agent").wait(60)
         said = fleet.log("agent").read_text()
         assert "another (" in said
         assert before["LLMGW_NODE_ID"] in said
@@ -109,7 +109,7 @@ def test_an_old_backup_is_put_back(fleet: Fleet) -> None:
     backup = fleet.folder / "backup.db"
     assert fleet.llmgw("down").returncode == 0
     shutil.copy(fleet.inventory, backup)
-    fleet.processes.pop("control").wait(20)
+    fleet.processes.pop("control").wait(60)
     for _ in range(2):  # epochs go on after the backup
         fleet.start("control")
         fleet.ready("alpha")

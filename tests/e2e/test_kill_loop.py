@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-import pytest
 from typing_extensions import override
 
 from scripts.fleet import Fleet, start_ticks, wait_for
@@ -83,7 +82,6 @@ def kill(fleet: Fleet, what: str, rolled: random.Random) -> float | None:
     return None
 
 
-@pytest.mark.timeout(300)
 def test_twenty_kills_at_random_moments_break_no_stream(make: Make, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     talk = fake("--alias", "alpha", "--tokens", str(TOKENS), "--token-interval-s", "0.02")

@@ -71,7 +71,6 @@ def kill(fleet: Fleet, part: str) -> float:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
 def test_ten_kills_in_a_row_cost_one_engine_start(make: Make, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     fleet = make({"alpha": model(counted(tiny("alpha"), starts))})
@@ -102,7 +101,6 @@ def test_ten_kills_in_a_row_cost_one_engine_start(make: Make, tmp_path: Path) ->
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(180)
 def test_everything_at_once_and_the_box_comes_back(make: Make, tmp_path: Path) -> None:
     """Control, agent and gateway die together; only the engine is left, and it is found by all of them."""
     starts = tmp_path / "starts"
@@ -124,7 +122,6 @@ def test_everything_at_once_and_the_box_comes_back(make: Make, tmp_path: Path) -
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(180)
 def test_a_lost_inventory_stops_no_engine(make: Make, tmp_path: Path) -> None:
     """A51: the file is deleted while control is down; the fleet tells what runs, and the epoch goes on rising (F16)."""
     starts = tmp_path / "starts"

@@ -57,7 +57,7 @@ def programs() -> str:
     return str(folder)
 
 
-def said(fleet: Fleet, timeout_s: float = 20.0) -> str:
+def said(fleet: Fleet, timeout_s: float = 60.0) -> str:
     body = {"model": "deep", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
     url = f"{fleet.urls['gateway']}/v1/chat/completions"
     answer = httpx.post(url, json=body, timeout=timeout_s, trust_env=False).raise_for_status()

@@ -196,7 +196,7 @@ import json, sys, urllib.error, urllib.request
 body = json.dumps({"model": "alpha", "messages": [{"role": "user", "content": "?"}]}).encode()
 try:
     request = urllib.request.Request(sys.argv[1], body, {"content-type": "application/json"})
-    answer = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
+    answer = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60)
 except urllib.error.HTTPError as e:
     answer = e
 print(answer.status, answer.read().decode())

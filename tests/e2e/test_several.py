@@ -53,7 +53,7 @@ def no_decision(bed: Several, box: str) -> None:
 
 def ends(bed: Several, box: str) -> None:
     """Once it can ask it finds that another leads, and ends (F25)."""
-    assert bed.processes[box].wait(timeout=20) == 1
+    assert bed.processes[box].wait(60) == 1
     assert "the lease is lost" in bed.log(box)
 
 

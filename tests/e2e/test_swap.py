@@ -76,7 +76,7 @@ def test_a64_a_request_swaps_what_is_idle_and_a_dry_run_says_so_before(make: Mak
 
     began = time.monotonic()
     refused = ask(fleet, "huge")
-    assert time.monotonic() - began < 20, "wait_timeout is five minutes"
+    assert time.monotonic() - began < 60, "wait_timeout is five minutes"
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_no_room")
     assert f"{ALL:g} cores free, {ALL + 1:g} needed" in refused.json()["error"]["message"]
     assert refused.headers["retry-after"] == "30"

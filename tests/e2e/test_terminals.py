@@ -110,7 +110,7 @@ class Terminal:
         )  # fmt: skip
         os.close(theirs)
 
-    def read(self, timeout_s: float = 30.0) -> bool:
+    def read(self, timeout_s: float = 60.0) -> bool:
         """Whether there was more."""
         if not select.select([self._ours], [], [], timeout_s)[0]:
             return False
@@ -126,7 +126,7 @@ class Terminal:
     def end(self) -> Said:
         while self.read():
             pass
-        _, err = self.process.communicate(timeout=30)
+        _, err = self.process.communicate(timeout=60)
         os.close(self._ours)
         return Said(self.process.returncode, self.text, err.decode())
 
@@ -255,7 +255,7 @@ def test_a_question_without_a_terminal_is_refused_also_with_stdin_closed(fleet: 
 
 def test_a_watch_redraws_on_a_terminal(fleet: Fleet) -> None:
     watch = Terminal(fleet, 100, "status", "--watch")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     frame = "\x1b[H\x1b[JNODE"
     while COLOUR.sub("", watch.text).count(frame) < 2 and time.monotonic() < end:
         watch.read(1.0)
@@ -291,7 +291,7 @@ def test_a_watch_appends_what_changed_to_a_pipe(fleet: Fleet, tmp_path: Path) ->
         fleet.llmgw("undrain", f"{fleet.node}/1")
         for watch in watches:
             watch.send_signal(signal.SIGINT)
-        codes = [watch.wait(20) for watch in watches]
+        codes = [watch.wait(60) for watch in watches]
     assert codes == [130, 130]
     added = rows.read_text().removeprefix(first)
     assert "(drained)" in added

@@ -78,7 +78,7 @@ def test_a_gateway_that_was_there_before_stays(box: Fleet) -> None:
     engine = box.ready("alpha")["shards"][0]["pid"]
     gateway = box.gateway_pid()
     first.send_signal(signal.SIGINT)
-    assert first.wait(30) == 130
+    assert first.wait(60) == 130
     assert slow(box, "pass").wait(60) == 1, said(box)
     assert "gateway that this" not in said(box)
     assert box.gateway_pid() == gateway

@@ -60,14 +60,14 @@ def test_a_second_agent_comes_back_to_the_next_up_by_itself(box: Fleet) -> None:
     assert tokens(box) == bound
 
     assert box.llmgw("down").returncode == 0
-    assert second.wait(30) == 0
+    assert second.wait(60) == 0
     up(box)
     back(box, 3)
     assert tokens(box) == bound
 
     # Its own restart needs nothing but what it kept.
     joined.send_signal(signal.SIGTERM)
-    joined.wait(30)
+    joined.wait(60)
     join(box)
     back(box, 4)
     assert box.ready("alpha")["shards"][0]["pid"] == engine

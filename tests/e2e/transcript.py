@@ -67,7 +67,7 @@ class Session:
             self._text += f"[exit {done.returncode}]\n"
         return done.stdout
 
-    def once(self, line: str, pattern: str, timeout_s: float = 40.0) -> str:
+    def once(self, line: str, pattern: str, timeout_s: float = 60.0) -> str:
         """The same as soon as it answers that."""
         wait_for(lambda: re.search(pattern, self._said(line)), f"{line}: {pattern}", timeout_s)
         return self.run(line)

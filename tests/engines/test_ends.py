@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from llmgw.agent.explain import explain
+from llmgw.agent.explain import explain, lasting
 from scripts.engine import rpc_pair
 from scripts.ports import free_port
 from tests.engines import llama
@@ -22,15 +22,19 @@ from tests.engines.running import running
 ARCHITECTURE = b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llam"
 
 
-def end(command: Sequence[str]) -> tuple[int, str]:
-    """Exit code and explanation of what ends by itself; its log is at the level that the built-in engines ask for."""
+def ended(command: Sequence[str]) -> tuple[int, str]:
+    """Exit code and log of what ends by itself; its log is at the level that the built-in engines ask for."""
     env = {**os.environ, **llama.ENV, "LLAMA_ARG_LOG_VERBOSITY": "4"}
     ran = subprocess.run(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False
     )
-    return ran.returncode, explain(
-        command[0], ran.returncode, ran.stdout.decode(errors="replace")[-32768:]
-    )
+    return ran.returncode, ran.stdout.decode(errors="replace")[-32768:]
+
+
+def end(command: Sequence[str]) -> tuple[int, str]:
+    """Exit code and explanation."""
+    code, log = ended(command)
+    return code, explain(command[0], code, log)
 
 
 def end_saying(why: str, command: Sequence[str]) -> tuple[int, str]:
@@ -82,8 +86,10 @@ def test_models_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_an_argument_that_it_does_not_know() -> None:
-    code, said = end(server(llama.model("alpha"), "--from-a-newer-build"))
+    code, log = ended(server(llama.model("alpha"), "--from-a-newer-build"))
     assert code == 1
+    assert lasting(code, log)
+    said = explain("llama-server", code, log)
     assert said.startswith("error: invalid argument: --from-a-newer-build - this build does not")
 
 
@@ -109,7 +115,7 @@ def test_a_head_whose_worker_dies(tmp_path: Path) -> None:
         rank1.wait()
         with pytest.raises(httpx.TransportError):
             engine.client.post("/v1/completions", json={"prompt": "count"})
-        code = engine.process.wait(20)
+        code = engine.process.wait(60)
         said = explain("llama-server", code, engine.log.read_text())
     assert code == -6
     assert "Remote RPC server crashed or returned malformed response" in said
@@ -121,9 +127,15 @@ def test_programs_in_python() -> None:
     assert code == 1
     assert said.startswith("ModuleNotFoundError: No module named 'no_such_module' - install it")
     parse = "import argparse; argparse.ArgumentParser(prog='vllm').parse_args(['--nnodes', '2'])"
-    code, said = end([sys.executable, "-c", parse])
+    code, log = ended([sys.executable, "-c", parse])
     assert code == 2
+    assert lasting(code, log)
+    said = explain("vllm", code, log)
     assert said.startswith("vllm: error: unrecognized arguments: --nnodes 2 - this build does not")
+    choose = "import argparse; p = argparse.ArgumentParser(prog='vllm'); "
+    choose += "p.add_argument('--dtype', choices=['auto']); p.parse_args(['--dtype'{})"
+    for more in ("]", ", 'b']"):
+        assert lasting(*ended([sys.executable, "-c", choose.format(more)]))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"import socket; socket.create_server(('127.0.0.1', {taken.getsockname()[1]}))"
         code, said = end([sys.executable, "-c", bind])

@@ -44,7 +44,7 @@ def test_the_tiny_model_answers_exactly(tmp_path: Path) -> None:
             choice = engine.client.post(llama.CHAT, json=body).json()["choices"][0]
             assert (choice["message"]["content"], choice["finish_reason"]) == (said, why)
         engine.process.send_signal(signal.SIGTERM)
-        assert engine.process.wait(10) == 0
+        assert engine.process.wait(60) == 0
 
 
 @pytest.mark.e2e

@@ -33,6 +33,12 @@ class FakeControl:
         self.deaf = False
         #: nobody can read what it answers to demand
         self.garbled = False
+        #: when it says its answer to demand was given, and what that answer waits for
+        self.at = ""
+        #: its answer to demand tells of a table that is so much newer than the one polls get yet
+        self.ahead = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.demands: list[dict[str, Any]] = []
         self.polls: list[Asked] = []
         self.port = 0
@@ -66,9 +72,9 @@ class FakeControl:
         async with self._news:
             await self._news.wait_for(condition)
 
-    async def demand(self, **want: Any) -> dict[str, Any]:
-        """The next demand in which all of `want` holds."""
-        start = len(self.demands)
+    async def demand(self, since: int | None = None, **want: Any) -> dict[str, Any]:
+        """The next demand in which all of `want` holds; `since`: of those behind so many."""
+        start = len(self.demands) if since is None else since
 
         def found() -> dict[str, Any] | None:
             fits = (d for d in self.demands[start:] if all(d[k] == v for k, v in want.items()))
@@ -103,11 +109,13 @@ class FakeControl:
         if asked.path == "/gateway/v1/demand":
             self.demands.append(json.loads(asked.body))
             await self.notify()
+            await self.answers.wait()
             version = self.table.version if self.table is not None else 0
             if self.garbled:
                 return 200, b"{"
             acting = not (self.stands_by or self.undecided)
-            said = Heard(version=version, leader=not self.stands_by, acting=acting)
+            version += self.ahead
+            said = Heard(version=version, leader=not self.stands_by, acting=acting, at=self.at)
             return 200, msgspec.json.encode(said)
         assert asked.path.startswith("/gateway/v1/routes?version=")
         self.polls.append(asked)

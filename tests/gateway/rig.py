@@ -18,7 +18,7 @@ from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer
 from tests.gateway.peers import CHAT, Answer, Client, Engine, Script, hello
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from llmgw.core.types.routes import RouteKey
 from llmgw.gateway import common
-from llmgw.gateway.common import ALIVE_S, LOOKS, ROWS, Common, Row, memory, shared
+from llmgw.gateway.common import ALIVE_S, LOOKS, Common, Row, memory, shared
 from llmgw.gateway.keys import Keys
 from llmgw.gateway.openai import ProblemError
 from tests.gateway.peers import request
@@ -19,6 +19,14 @@ from tests.gateway.rig import run
 from tests.gateway.test_keys import HEAD, key
 from tests.gateway.test_main import STREAM, client
 from tests.gateway.test_workers import Streams, family, workers
+
+#: Few enough that all of them can be taken in a moment.
+ROWS = 512
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "ROWS", ROWS)
 
 
 def gateway(workers: int = 3) -> list[Common]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from llmgw import handover
 from llmgw.core.types.routes import RouteKey, RouteModel
 from llmgw.errors import EXIT_DIFFERENCE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UnreachableError
+from scripts.fleet import spawned
 from tests.gateway.fake_control import FakeControl, fake_control
 from tests.gateway.peers import Client, Engine, Talk, hello, request, silence
 from tests.gateway.rig import loaded, run, table
@@ -50,6 +52,11 @@ class Process:
         lines = self.log_path.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
+    def workers(self) -> list[int]:
+        """All that ever served, by pid."""
+        found = re.findall(r"serving +worker=\d+ .*pid=(\d+)", self.log_path.read_text())
+        return [int(pid) for pid in found]
+
     async def event(self, name: str) -> dict[str, Any]:
         """Waits for the line; `run` bounds it, and a process that ended says why."""
         while True:
@@ -64,7 +71,7 @@ class Process:
         return int(listen.rpartition(":")[2])
 
     async def end(self) -> int:
-        return await asyncio.to_thread(self.popen.wait, 15)
+        return await asyncio.to_thread(self.popen.wait, 60)
 
 
 @contextlib.contextmanager
@@ -76,6 +83,10 @@ def process(folder: Path, **settings: Any) -> Iterator[Process]:
         if started.popen.poll() is None:
             started.popen.kill()
         started.popen.wait()
+        # Workers have sessions of their own and outlive a parent that was killed.
+        for pid in set(started.workers()) & set(spawned(str(folder))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.asynccontextmanager

@@ -44,7 +44,7 @@ def alive(pid: int) -> bool:
 
 @contextlib.asynccontextmanager
 async def family(tmp_path: Path) -> AsyncIterator[tuple[World, Process]]:
-    """A gateway of two workers. Whatever is left of it is killed: orphans too."""
+    """A gateway of two workers, each of which accepts."""
     started: list[Process] = []
     async with world(tmp_path) as w:
         begin = w.start
@@ -61,10 +61,6 @@ async def family(tmp_path: Path) -> AsyncIterator[tuple[World, Process]]:
         finally:
             for gateway in started:
                 gateway.popen.kill()
-            for gateway in started:
-                for worker in workers(gateway):
-                    with contextlib.suppress(OSError):
-                        os.kill(worker.pid, signal.SIGKILL)
 
 
 class Streams:

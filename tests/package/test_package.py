@@ -129,7 +129,7 @@ def test_the_file_runs_a_box(away: Away) -> None:
             assert away("down", "--control", there).returncode == 0
         finally:
             up.send_signal(signal.SIGTERM)
-            up.wait(20)
+            up.wait(60)
 
 
 def models(gateway: str, log: Path) -> str:

@@ -24,12 +24,14 @@ from llmgw.control.picture import (
     failures_of,
     memory_of,
 )
+from llmgw.control.rests import Rests
 from llmgw.core.reconcile.fresh import Memory
 from llmgw.core.types import state as s
 from llmgw.core.types.catalog import Catalog
 from llmgw.core.types.plan import Plan
 from llmgw.core.types.routes import Demand, RouteTable
 from tests.sim.clock import BEGAN, Act
+from tests.sim.gateways import SLOW, Told
 from tests.sim.network import Answer, Unreachable
 from tests.sim.passes import Passes
 from tests.sim.process import Process
@@ -111,6 +113,7 @@ class Control(Process):
         self.sessions = Sessions(self)
         self.passes = Passes(self)
         self.heard = Hearsay()
+        self.rests = Rests(lambda: sim.clock.now / SLOW)
         self.table = RouteTable()
         #: the highest table any gateway has told of
         self.table_seen = 0
@@ -157,6 +160,7 @@ class Control(Process):
             if not self.up:
                 self.begins()
                 self._awake = Awake(lambda: self.sim.clock.now)
+                self.rests = Rests(lambda: self.sim.clock.now / SLOW)
             self.go(self._leads())
         elif not self.up and self.sim.lease.kind != "file":
             self._stands_by()
@@ -167,6 +171,7 @@ class Control(Process):
         self.begins()
         self.standing, self.uuid = True, f"{self.url}.{self.life}"
         self._awake = Awake(lambda: self.sim.clock.now)
+        self.rests = Rests(lambda: self.sim.clock.now / SLOW)
         self.state = self._started(catalog or Catalog(), Memory())
         self.sessions, self.heard, self.table = Sessions(self), Hearsay(), RouteTable()
         self.sim.say(self.url, "stands by", "")
@@ -330,6 +335,9 @@ class Control(Process):
         return answer
 
     def answers(self) -> None:
+        if self.state is not None:
+            self.state = self.sim.core.observe(self.state, s.Answered(), self.now_s)
+        self.rests.over()
         owed, self.owed = self.owed, []
         for answer in owed:
             answer.give()
@@ -349,10 +357,10 @@ class Control(Process):
         elif self.state is not None and not self.sim.catalog_broken:
             self.observe(s.CatalogLoaded(catalog))
 
-    def demand(self, demand: Demand) -> RouteTable:
+    def demand(self, demand: Demand) -> Told | Answer:
         """The answer carries the newest table: a gateway's long-poll, folded in. News wakes the writer (`calls.py`)."""
         state = self.listening()
-        now, heard = self.now_s, self.heard
+        now, heard, demand = self.now_s, self.heard, self.rests.taken(demand)
         old = state.gateways.get(demand.gateway)
         self.table_seen = max(self.table_seen, demand.table)
         for replica, age_s in demand.last_byte.items():
@@ -366,7 +374,11 @@ class Control(Process):
         told = None if old is None else (old.demand.waiting, old.demand.table)
         if told != (demand.waiting, demand.table):
             self.wake()
-        return self.table
+        return self.owes(Answer(self._told)) if demand.resting else self._told()
+
+    def _told(self) -> Told:
+        acting = not (self.standing or self.lapsed)
+        return Told(self.table, self.rests.at() if acting else "")
 
     def gateway_gone(self, name: str) -> None:
         if self.frozen:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from llmgw.core.types.routes import Demand, Heard, RouteModel, RouteReplica, RouteTable
-from llmgw.gateway.balance import as_known
+from llmgw.gateway.balance import UNLOADED, as_known
+from llmgw.gateway.feed import DEMAND_S
+from llmgw.gateway.rests import Rest, Rests
 from llmgw.gateway.word import Word
 from tests.sim.world import Engine
 
@@ -23,8 +25,18 @@ if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 POST_S = 4.0
+#: Gateways speak each second; here so much less often, and what counts by that (`REST_S`) counts so much slower.
+SLOW = POST_S / DEMAND_S
 RETRY_S = 2.0
 PATIENCE_S = 90.0
+
+
+@dataclass(frozen=True)
+class Told:
+    """A control's answer to demand, and the poll that comes with it. `at`: "" of who makes nothing of what rests."""
+
+    table: RouteTable
+    at: str
 
 
 @dataclass
@@ -48,6 +60,10 @@ class Gateway:
         self.silent_since_s: float | None = None
         self.table = RouteTable()
         self.word = Word()
+        #: what it leaves alone; by control when it last answered, and what it knows that nobody serves
+        self.rests = Rests()
+        self.heard: dict[str, str] = {}
+        self.knows: dict[str, frozenset[str]] = {}
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.waited_since_s: dict[str, float] = {}
@@ -93,6 +109,7 @@ class Gateway:
         new = as_known(before, table)
         self.table = merged(before, new) if new.partial else new
         self.word.uses(table.version)
+        self.rests.uses(table.version)
         self.sim.judge.adopts(self, table, before)
         self._try()
         self._refuse()
@@ -131,6 +148,7 @@ class Gateway:
 
     def _choose(self, name: str) -> tuple[RouteReplica, Engine] | None:
         model = self.table.models.get(name)
+        self.rests.look(self.sim.clock.now / SLOW)
         for route in model.replicas if model is not None else ():
             engine = self.sim.engine_at(route.endpoint)
             # A port may be another engine's by now: that one has another key and says 401.
@@ -138,6 +156,8 @@ class Gateway:
                 continue
             if route.sleeps and self.sim.clock.now >= self.word.until:
                 continue  # it may sleep by now
+            if route.replica in self.rests.replicas:
+                continue  # it may end by now
             if route.state == "ready" and engine.answers(self.sim.clock.now):
                 self.sim.judge.sent(self, engine)
                 return route, engine
@@ -179,14 +199,51 @@ class Gateway:
         demand = self.demand(self._n)
         for url, control in self.sim.controls.items():
             if control.up:
-                to = partial(control.demand, demand)
-                told = partial(self._told, control, self.sim.clock.now)
-                self.sim.net.call((self.name, url), to, told, lambda: None)
+                rest = self._rest(url, demand)
+                resting = tuple(sorted(rest.replicas)) if rest is not None else ()
+                its = replace(demand, resting=resting, heard=self.heard.get(url, ""))
+                to = partial(control.demand, its)
+                told = partial(self._told, control, self.sim.clock.now, self._unserved(), rest)
+                self.sim.net.call((self.name, url), to, told, partial(self._unheard, url))
 
-    def _told(self, control: Control, sent_s: float, table: RouteTable) -> None:
+    def _unheard(self, url: str) -> None:
+        self.heard.pop(url, None)
+
+    def _unserved(self) -> frozenset[str]:
+        names = {r.model for r in self.waiting} & self.table.models.keys()
+        models = {name: self.table.models[name] for name in names}
+        return frozenset(
+            name
+            for name, m in models.items()
+            if m.status == UNLOADED and all(r.state != "ready" for r in m.replicas)
+        )
+
+    def _rest(self, url: str, demand: Demand) -> Rest | None:
+        """For one that has answered last, and does not know yet of all that is to be made room for."""
+        if not self.heard.get(url) or self._unserved() <= self.knows.get(url, frozenset()):
+            return None
+        routes = (r for m in self.table.models.values() for r in m.replicas)
+        idle = {r.replica for r in routes if r.state == "ready" and not r.sleeps}
+        return self.rests.begin(
+            frozenset(idle - demand.in_flight.keys()), self.sim.clock.now / SLOW
+        )
+
+    def _told(
+        self,
+        control: Control,
+        sent_s: float,
+        unserved: frozenset[str],
+        rest: Rest | None,
+        told: Told,
+    ) -> None:
         if self.silent:
             return
+        table = told.table
+        if rest is not None:
+            rest.version = table.version
+        self.heard[control.url], self.knows[control.url] = told.at, unserved
         self.adopt(table)
+        self.rests.uses(self.table.version)
         said = Heard(version=table.version, leader=not control.standing)
         self.word.heard(sent_s, said, self.table.version, self.sim.clock.now)
         self._try()

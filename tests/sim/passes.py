@@ -5,7 +5,7 @@ Between any two of these it may be killed or stopped. It decides nothing: the pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -42,8 +42,23 @@ class Passes:
         self._ends: dict[str, str] = {}
         #: what this pass starts and ends
         self._begun: list[p.Action] = []
+        #: incarnations whose drain began in this turn and is over with it
+        self._resting: Set[str] = frozenset()
 
     def steps(self) -> Iterator[str]:
+        """One turn."""
+        control = self.control
+        before = control.picture.draining.keys()
+        yield from self._pass()
+        if any(g.demand.resting for g in control.picture.gateways.values()):
+            self._resting = control.picture.draining.keys() - before
+        if self._resting:
+            yield from self._pass()
+            self._resting = frozenset()
+        yield "before-answer"
+        control.answers()
+
+    def _pass(self) -> Iterator[str]:
         control, core, now = self.control, self.sim.core, self.control.now_s
         yield "before-survey"
         control.state = state = core.observe(control.picture, s.Tick(), now)
@@ -59,14 +74,15 @@ class Passes:
         kept = self._remember(commands)
         for node, command in commands:
             yield "before-send"
+            at_once = isinstance(command, m.StopShard) and command.incarnation in self._resting
+            if at_once and not control.rests.hold:
+                continue
             # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
             if kept or not isinstance(command, m.ForgetShard):
                 control.sessions.send(node, command)
         yield "before-publish"
         self._publish(found if control.state is state else core.survey(control.picture))
         self.sim.judge.routes(control)
-        yield "before-answer"
-        control.answers()
 
     # ------------------------------------------------------------ apply
 

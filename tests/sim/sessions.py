@@ -228,6 +228,9 @@ class Sessions:
         seq, at = session.numbers.get(key, (0, -REPEAT_S))
         if seq > session.applied or now - at < REPEAT_S:
             return
+        if isinstance(command, m.StopShard):
+            drain, _ = session.numbers.get((m.DrainShard.__name__, *_about(command)), (0, 0.0))
+            session.queue = [c for c in session.queue if c.seq != drain]
         session.seq += 1
         session.numbers[key] = (session.seq, now)
         stamped = replace(

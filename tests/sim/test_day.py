@@ -19,7 +19,7 @@ from tests.sim.day import BETWEEN_S, DRAIN_S, MIN_UP_S, YIELD_S, Day, Figures
 from tests.sim.simulation import Broken, Core
 
 FIRST = int(os.environ.get("DAY_FIRST", "0"))
-COUNT = int(os.environ.get("DAY_SEEDS", "6"))
+COUNT = int(os.environ.get("DAY_SEEDS", "4"))
 CHUNK = 12
 DAY_S = 1500.0
 

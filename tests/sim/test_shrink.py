@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from tests.sim.mutants import MUTANTS
 from tests.sim.run import Failure, run_seed
 from tests.sim.script import parse, played
 from tests.sim.shrink import REPLAYS, Outcome, Shrinker, broken_by, outcome, script
-from tests.sim.simulation import Core
 
 #: Found early, and hanging on a fault or two.
 NAME = "restarts alone"
 
 
-def failure(core: Core) -> Failure:
+@cache
+def failure() -> Failure:
+    core = MUTANTS[NAME].core
     for seed in range(100):
         try:
             run_seed(seed, core)
@@ -25,7 +28,7 @@ def failure(core: Core) -> Failure:
 
 def test_a_script_of_it_fails_with_the_broken_core_and_passes_with_the_real_one() -> None:
     core = MUTANTS[NAME].core
-    found = failure(core)
+    found = failure()
     text = script(found, core)
     assert broken_by(text, core).invariant == found.invariant
     assert broken_by(text) == Outcome()
@@ -40,14 +43,14 @@ def test_a_script_of_it_fails_with_the_broken_core_and_passes_with_the_real_one(
 
 def test_its_replays_are_bounded() -> None:
     core = MUTANTS[NAME].core
-    shrinker = Shrinker(failure(core), core)
+    shrinker = Shrinker(failure(), core)
     shrinker.left = 3
     shrinker.smallest()
     assert shrinker.left == 0
 
 
 def test_a_history_replays_from_its_lines_as_it_went() -> None:
-    found = failure(MUTANTS[NAME].core)
+    found = failure()
     lines = (*found.lines, f"at {found.at_s + 1.0:.2f}")
     assert outcome(lines, MUTANTS[NAME].core) == (found.invariant, found.said, found.at_s)
     assert REPLAYS > 100

@@ -1,7 +1,7 @@
 """Random histories of a whole fleet, replayed by their seed (design.md 9 "Simulator").
 
-SIM_SEEDS=N runs more of them, SIM_FIRST=N others; `make soak` as many as go into hours. A failure prints the whole
-trace, the invariant, how to replay it and how to have it as a script.
+300 of them in `make test`, 2000 in `make test-all`, as many as go into hours in `make soak`; SIM_SEEDS=N runs more,
+SIM_FIRST=N others. A failure prints the whole trace, the invariant, how to replay it and how to have it as a script.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.sim import agents, controls
 from tests.sim.run import Failure, Total, run_seed
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
-COUNT = int(os.environ.get("SIM_SEEDS", "1200"))
+COUNT = int(os.environ.get("SIM_SEEDS", "300"))
 CHUNK = 25
 CHUNKS = [range(i, min(i + CHUNK, FIRST + COUNT)) for i in range(FIRST, FIRST + COUNT, CHUNK)]
 
@@ -47,6 +47,8 @@ WATCHED = (
 
 
 POINTS = (*controls.POINTS, *agents.POINTS)
+#: So many points may be left out where there are but some hundred histories.
+FEW = 8
 #: Of groups whose workers come first, and of sleepers: too few here to be struck at each; test_naps and story 52 are.
 RARE = frozenset(f"{when}-{what}" for what in ("Knock", "CallDoor") for when in ("before", "after"))
 
@@ -81,9 +83,10 @@ def test_nothing_was_restarted_that_need_not_have_been(capsys: pytest.CaptureFix
         sys.stdout.write(f"\n{total}\n")
     assert total.needless == 0
     assert total.spawned > 2 * total.seeds
-    if total.seeds >= 1000:
+    if total.seeds >= 300:
         unstruck = [point for point in POINTS if not total.struck[point] and point not in RARE]
-        assert not unstruck, f"nothing was ever killed or stopped at {unstruck}"
+        left = 0 if total.seeds >= 1000 else FEW
+        assert len(unstruck) <= left, f"nothing was ever killed or stopped at {unstruck}"
     if total.seeds >= 100:
         least = OFTEN * total.seeds // 100
         unwatched = [name for name in WATCHED if total.checks[name] < least]

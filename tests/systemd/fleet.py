@@ -35,7 +35,7 @@ class UnitFleet:
             f"127.0.0.1:{free_port()}" for _ in range(4)
         )
         self.folder = folder
-        self.http = httpx.Client(timeout=20, trust_env=False)
+        self.http = httpx.Client(timeout=60, trust_env=False)
 
     def boot(self) -> None:
         self.settings()
@@ -129,7 +129,7 @@ class UnitFleet:
         """Over a connection of its own; what it said."""
         body = {"model": name, "messages": [{"role": "user", "content": question}]}
         answer = httpx.post(
-            f"http://{gateway}/v1/chat/completions", json=body, timeout=20, trust_env=False
+            f"http://{gateway}/v1/chat/completions", json=body, timeout=60, trust_env=False
         )
         return str(answer.raise_for_status().json()["choices"][0]["message"]["content"])
 
@@ -187,7 +187,7 @@ class Stream:
 
     def begun(self) -> Stream:
         self._thread.start()
-        wait_for(lambda: self.tokens, "a first token", 10)
+        wait_for(lambda: self.tokens, "a first token")
         return self
 
     def whole(self) -> bool:
@@ -198,7 +198,7 @@ class Stream:
     def _run(self) -> None:
         body = {"model": SLOW, "stream": True, "messages": [{"role": "user", "content": "hello"}]}
         try:
-            with httpx.stream("POST", self._url, json=body, timeout=20, trust_env=False) as answer:
+            with httpx.stream("POST", self._url, json=body, timeout=60, trust_env=False) as answer:
                 for line in filter(None, answer.iter_lines()):
                     self.ended = line.removeprefix("data: ")
                     self.tokens += " t" in _content(self.ended)

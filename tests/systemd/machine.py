@@ -107,12 +107,12 @@ class Machine:
             return
         process.terminate()
         try:
-            process.wait(15)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._leader, signal.SIGKILL)  # pid 1 of its namespace: all of it ends
             process.kill()
-            process.wait(15)
+            process.wait(60)
         _remove_cgroups()
 
     # -- a word to it

@@ -35,7 +35,7 @@ class Manager:
         self.path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(path.replace("@", "\0", 1))
-        self._socket.settimeout(5)
+        self._socket.settimeout(60)
 
     def heard(self) -> tuple[list[str], int]:
         data, fds, _, _ = socket.recv_fds(self._socket, 4096, 4)
@@ -50,7 +50,7 @@ class Manager:
         except BlockingIOError:
             return True
         finally:
-            self._socket.settimeout(5)
+            self._socket.settimeout(60)
         return False
 
     def close(self) -> None:

@@ -350,7 +350,7 @@ ROUTES = RouteTable(
         ),
     ),
 )
-DEMAND_REPLY = Heard(version=12_000_007, leader=False, acting=False)
+DEMAND_REPLY = Heard(version=12_000_007, leader=False, acting=False, at="5f0c 812.5")
 
 DEMAND = Demand(
     gateway="8d1d6f0a",
@@ -364,6 +364,8 @@ DEMAND = Demand(
     breaker_why={"alpha-7k2m": "alpha-7k2m answers 503"},
     answered={"alpha-7k2m": 0.5},
     ended=True,
+    resting=("beta-3x9q",),
+    heard="5f0c 812.5",
 )
 FACTS = NodeFacts(node="box1", node_id=NODE_ID, boot_id=BOOT_ID, address="10.0.0.11")
 RECORD = Record(
@@ -384,6 +386,7 @@ RECORD = Record(
     grace_s=5.0,
     force=True,
     failures=(100.5, 200.5),
+    lasting=1,
     gave_up=True,
     never_ran=True,
     error="3 of the last 5 probes failed",

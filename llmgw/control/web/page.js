@@ -156,8 +156,16 @@ async function get(path) {
   throw error;
 }
 
+// What has the focus when it vanishes leaves it nowhere: by keyboard one would go on from the top, or from anywhere.
+function admitted() {
+  const typing = $("ask").contains(document.activeElement);
+  $("ask").hidden = true;
+  if (typing) $("fleet").focus();
+}
+
 async function look() {
   if (held || document.hidden) return;
+  const asked = token;
   try {
     showStatus(await get("/api/v1/status"));
     if (round++ % PLAN_EVERY === 0) {
@@ -166,11 +174,12 @@ async function look() {
     }
     heard = Date.now();
     document.body.className = "";
-    $("ask").hidden = true;
+    admitted();
     $("forget").hidden = !token;
   } catch (error) {
     round = 0;
     if (error.status === 401) {
+      if (asked !== token) return; // the refusal of a token that is not ours any more
       $("refused").textContent = token ? error.message : "";
       $("leader").textContent = "a token is needed";
       if ($("ask").hidden) { $("ask").hidden = false; $("token").focus(); }

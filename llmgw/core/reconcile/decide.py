@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from llmgw.core import demand, evict, failed, idle, roll
 from llmgw.core.adopt.survey import Survey, survey
-from llmgw.core.place import NoRoom, Placement, find
+from llmgw.core.place import NoRoom, Placement
 from llmgw.core.reconcile import move, nap, stale
 from llmgw.core.reconcile.ends import drained, end, stoppable
 from llmgw.core.reconcile.follow import following
@@ -133,16 +133,11 @@ def _made_room(p: Pass, model: Model, wait: Wait) -> Wait:
 
 
 def _not_yet(p: Pass, model: Model) -> str:
-    """Why no start of the model may be tried now: given up, or backing off (A67); and what would come then."""
+    """Why no start of the model may be tried now: given up, or backing off (A67). What would come then: `beside`."""
     said = failed.gave_up(p.state, model)
     if said:
         return f"failed ({said}); llmgw clear {model.name} lets it start again"
-    said = failed.backing_off(p.state, model, p.now)
-    if not said:
-        return ""
-    answer = find(p.fleet, model)
-    nowhere = isinstance(answer, NoRoom) and not answer.soon
-    return f"{said}; nor would it find a place now: {answer.why}" if nowhere else said
+    return failed.backing_off(p.state, model, p.now)
 
 
 def _roll(p: Pass, model: Model) -> None:

@@ -21,6 +21,7 @@ from llmgw.core.reconcile.settle import settled
 from llmgw.core.types.routes import GATEWAY_GONE_S, Demand
 from llmgw.core.types.state import (
     Announced,
+    Answered,
     CatalogLoaded,
     Cleared,
     Confirmed,
@@ -96,6 +97,8 @@ def _folded(state: State, event: Event, now: float) -> State:  # noqa: C901, PLR
             return turned(state, event)
         case Published(version, routed, draining):
             return _published(state, version, routed, draining)
+        case Answered():
+            return _answered(state)
         case Announced(incarnations):
             return _announced(state, incarnations)
         case NodeForgotten(name):
@@ -157,6 +160,14 @@ def _demanded(state: State, told: Demand, now: float) -> State:
         gateways=state.gateways | {told.gateway: view},
         wanted_s=state.wanted_s | wanted,
     )
+
+
+def _answered(state: State) -> State:
+    rested = {n: g for n, g in state.gateways.items() if g.demand.resting}
+    if not rested:
+        return state
+    over = {n: replace(g, demand=replace(g.demand, resting=())) for n, g in rested.items()}
+    return replace(state, gateways=state.gateways | over)
 
 
 def _gone(state: State, gateway: str) -> State:

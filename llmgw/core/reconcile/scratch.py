@@ -92,13 +92,14 @@ class Pass:
             if r.incarnation not in leaving and r.incarnation not in dozing
         ]
 
-    def ending(self, model: Model) -> list[str]:
-        """The model's replicas that this pass ends, and where."""
+    def ending(self, model: Model) -> dict[str, str]:
+        """The incarnations of the model that this pass ends, and where."""
         leaving = self.leaving()
         if not leaving:
-            return []
+            return {}
         rows = (r for r in self.survey.replicas if r.model == model.name and r.members)
-        return [f"{r.replica} on {r.members[0].node}" for r in rows if r.incarnation in leaving]
+        rows = (r for r in rows if r.incarnation in leaving)
+        return {r.incarnation: f"{r.replica} on {r.members[0].node}" for r in rows}
 
     def place(self, model: Model) -> Placement | NoRoom:
         return self.starts.place(model)

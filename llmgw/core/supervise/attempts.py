@@ -61,6 +61,8 @@ def exited(record: Record, event: Exited, now: float) -> Record:
     record = replace(record, exit_code=event.code, watch=watch)
     if record.ending:
         return record if event.seen is None else tree_seen(record, event.seen, now)
+    if event.lasting and _never_up(record):
+        record = replace(record, lasting=record.lasting + 1)
     why = exit_words(event.code, event.last_line, out_of_memory=event.out_of_memory)
     # What a sleeper gave back may be another's by now: where its model runs next is control's to say.
     return fail(record, why, now, again=record.state != "asleep" and record.nap != "asking")
@@ -76,11 +78,24 @@ def fail(record: Record, why: str, now: float, *, again: bool = True) -> Record:
     start = record.start
     known = not record.partial and (start.command or start.image)  # too long for a marker (F43)
     if again and restart.max and known and record.start.world_size == 1:
-        if count < restart.max:
+        if count < restart.max and not _proved(record):
             return begin(replace(record, error=why), "restart", why, now)
         record = replace(record, gave_up=True)
         why = gave_up_words(record, count, why)
     return begin(replace(record, error=why), "failed", why, now)
+
+
+def _never_up(record: Record) -> bool:
+    """In this attempt: not even before this agent took it up again, or it fell asleep."""
+    return record.state in ("starting", "loading") and not (record.watch.found or record.nap)
+
+
+def _proved(record: Record) -> bool:
+    """Each attempt ended for what no repeat mends, the second proved that it was no fluke: no back-off for more.
+
+    One that was up, or failed otherwise, goes by the usual rule: what it was started from may be changing just now.
+    """
+    return 1 < record.attempt == record.lasting
 
 
 def pursue(state: AgentState, record: Record, now: float) -> tuple[Record, tuple[Effect, ...]]:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from llmgw.core.supervise.claims import No, is_key, refuse_start
+from llmgw.core.supervise.claims import No, is_key, misordered, refuse_start
 from llmgw.core.supervise.fence import fence
 from llmgw.core.supervise.sleep import fall_asleep, wake_up
 from llmgw.core.supervise.table import move
@@ -117,7 +117,11 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
     no = refuse_start(state, start, event.ports_busy, event.room)
     if no is not None:
         return state, (_refusal(event, *no),)
-    record = Record(
+    return changed(state, _begun(state, event, start))
+
+
+def _begun(state: AgentState, event: CommandReceived, start: Start) -> Record:
+    return Record(
         start=replace(start, after=()),  # it waits for nobody any more
         attempt=start.attempt,
         boot_id=state.facts.boot_id,
@@ -125,7 +129,14 @@ def _start(state: AgentState, event: CommandReceived, start: Start) -> Answer:
         extra=event.extra,
         watch=Watch(identified=True),
     )
-    return changed(state, record)
+
+
+def intended(state: AgentState, event: CommandReceived) -> Record | None:
+    """What a start is journaled as before its spawn, should nothing be in its way; None for what is none."""
+    start = event.command
+    if not isinstance(start, Start) or misordered(start) is not None:
+        return None
+    return replace(_begun(state, event, start), intent=True)
 
 
 def _take(state: AgentState, event: CommandReceived, command: Take, now: float) -> Answer:

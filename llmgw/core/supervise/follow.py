@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 from llmgw.core.supervise.commands import target
 from llmgw.core.types.messages import Command, SendReport, Start
 from llmgw.core.types.node import AgentState
-from llmgw.core.types.record import STUCK, Record
+from llmgw.core.types.record import STUCK, Key, Record
 
 
 class Late(NamedTuple):
     control: str
     start: Start
     extra: dict[str, Any]
+    #: of the order, once it comes
+    fresh_key: str = ""
 
 
 def follows(state: AgentState, start: Start) -> bool:
@@ -40,15 +42,24 @@ class Following:
     def __init__(self) -> None:
         self._late: list[Late] = []
 
+    @property
+    def keys(self) -> frozenset[Key]:
+        return frozenset(target(x.start) for x in self._late)
+
     def keeps(
-        self, state: AgentState, control: str, command: Command, extra: dict[str, Any]
+        self,
+        state: AgentState,
+        control: str,
+        command: Command,
+        extra: dict[str, Any],
+        fresh_key: str = "",
     ) -> bool:
         """Whether it is kept back. Any newer order about the same shard takes its place."""
         if not isinstance(command, SendReport):
             self._late = [x for x in self._late if target(x.start) != target(command)]
         if not isinstance(command, Start) or not follows(state, command):
             return False
-        self._late.append(Late(control, command, extra))
+        self._late.append(Late(control, command, extra, fresh_key))
         return True
 
     def due(self, state: AgentState) -> list[Late]:

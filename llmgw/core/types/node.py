@@ -175,6 +175,7 @@ class TreeSeen(Struct, frozen=True, kw_only=True, tag=True):
 class Exited(Struct, frozen=True, kw_only=True, tag=True):
     """The leader is gone. `code` as subprocess has it (-9: signal 9), None where nobody could observe it.
 
+    `lasting`: by its own last words its arguments are to blame, so that each further start would end alike.
     `out_of_memory`: the kernel ended some process for want of memory just then; None where it does not tell. `seen`:
     what is left of the others, looked at when it was dead; None where nobody looked.
     """
@@ -183,6 +184,7 @@ class Exited(Struct, frozen=True, kw_only=True, tag=True):
     attempt: int
     code: int | None = None
     last_line: str = ""
+    lasting: bool = False
     out_of_memory: bool | None = None
     seen: TreeSeen | None = None
 

@@ -105,6 +105,8 @@ class Record(Struct, frozen=True, kw_only=True):
     force: bool = False
     #: when attempts failed, within the restart window
     failures: tuple[float, ...] = ()
+    #: how many attempts ended before they were up, for what no repeat mends (`Exited.lasting`)
+    lasting: int = 0
     gave_up: bool = False
     error: str | None = None
     exit_code: int | None = None

@@ -15,6 +15,10 @@ GATEWAY_GONE_S = 60.0
 #: control does not wait for it. It counts from when it sent what was answered, control from when that came, which is
 #: later; so all of the difference is to spare, for a connection that is still made and a process that is held up.
 GATEWAY_WORD_S = 45.0
+#: A gateway leaves alone what it said it would (`Demand.resting`) for so long at most where it gets no answer. Control
+#: takes it up where it can tell that it was said less than the second figure ago; the rest is for its order to arrive.
+REST_S = 5.0
+REST_TAKEN_S = 2.0
 
 
 class RouteReplica(Struct, frozen=True, kw_only=True):
@@ -85,7 +89,9 @@ class Demand(Struct, frozen=True, kw_only=True):
     `answered`: likewise of the last byte of a good answer that the engine itself sent, in the middle of streams too.
     `waited`: for how long without a break requests have waited, per model, so that a control that starts knows it too.
     A lower `n` of the same `gateway` is old and ignored. `breaker`: the state of each that is not closed, per replica;
-    `breaker_why`: what it failed with, for people. `ended`: its last words, it serves nobody from here on.
+    `breaker_why`: what it failed with, for people. `ended`: its last words, it serves nobody from here on. `resting`:
+    replicas that it sends nothing to before it uses the table of the answer, for control to choose from (`REST_S`);
+    `heard`: `Heard.at` of the last answer it got.
     """
 
     gateway: str
@@ -99,15 +105,19 @@ class Demand(Struct, frozen=True, kw_only=True):
     answered: dict[str, float] = {}
     waited: dict[str, float] = {}
     ended: bool = False
+    resting: tuple[str, ...] = ()
+    heard: str = ""
 
 
 class Heard(Struct, frozen=True, kw_only=True):
     """What a control answers to `Demand`. `version`: of its table then; `leader`: it knows of nobody who leads instead.
 
     From here on the one that leads puts nothing to sleep before this gateway has said that it has the table without it.
-    That is who is `acting`; another one puts nothing to sleep, and cannot tell whether somebody else does.
+    That is who is `acting`; another one puts nothing to sleep, and cannot tell whether somebody else does. `at`: when
+    this was said, by a clock that is its own affair: it comes back with the next demand, which is no older.
     """
 
     version: int = 0
     leader: bool = True
     acting: bool = True
+    at: str = ""

@@ -303,6 +303,10 @@ class Published(Struct, frozen=True, tag=True):
     draining: frozenset[str]
 
 
+class Answered(Struct, frozen=True, tag=True):
+    """What gateways told was answered: nothing rests by what they said (`Demand.resting`)."""
+
+
 class Announced(Struct, frozen=True, tag=True):
     """The plan that named missing and ended shards is recorded: drop what it announced."""
 
@@ -378,6 +382,7 @@ Event = (
     | Turned
     | Published
     | Announced
+    | Answered
     | NodeForgotten
     | Cleared
     | Woken

@@ -1,23 +1,32 @@
 """Starts `llmgw` over and over without reading its code from disk each time, which is most of what a start costs.
 
 A process of its own has imported everything and forks; the child takes the words, environment and log it is given and
-goes the whole way of the command line. Run as a program this is that process, as a module its client. It may not be
-used where being executed anew is what a test is about.
+goes the whole way of the command line, or of `tests.agent.agent_program`. Run as a program this is that process, as a
+module its client. It may not be used where being executed anew is what a test is about.
 """
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import traceback
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+AGENT = "tests.agent.agent_program"
+ROOT = Path(__file__).resolve().parents[1]
 #: How soon a death is told.
 TICK_S = 0.01
 
@@ -33,10 +42,10 @@ class Child:
     def poll(self) -> int | None:
         return self.returncode
 
-    def wait(self, timeout_s: float | None = None) -> int:
-        if not self.over.wait(timeout_s):
-            msg = f"pid {self.pid} lives"
-            raise TimeoutError(msg)
+    def wait(self, timeout: float | None = None) -> int:
+        if not self.over.wait(timeout):
+            msg = f"pid {self.pid}"
+            raise subprocess.TimeoutExpired(msg, timeout or 0)
         assert self.returncode is not None
         return self.returncode
 
@@ -44,6 +53,9 @@ class Child:
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -57,6 +69,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **env},
+            cwd=ROOT,
         )
         self._lock = threading.Lock()
         self._born: SimpleQueue[Child] = SimpleQueue()
@@ -64,8 +77,27 @@ class Nursery:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def start(self, words: list[str], env: dict[str, str], log: Path) -> Child:
-        order = {"words": words, "env": env, "log": str(log)}
+    def run(
+        self, words: list[str], env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run` with its output captured."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            child = self.start(words, env, out, err)
+            try:
+                code = child.wait(timeout)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise
+            return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
+
+    def start(
+        self, words: list[str], env: Mapping[str, str], log: Path, err: Path | None = None
+    ) -> Child:
+        """`llmgw` with these words; `AGENT` is the first of those that are for the agent alone."""
+        log.touch(0o600)  # it is there from now on, as where a shell opens it
+        order = {"words": words, "env": dict(env), "log": str(log), "err": str(err or log)}
+        order["cwd"] = str(Path.cwd())
         with self._lock:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -94,9 +126,25 @@ class Nursery:
         self._process.stdout.close()
 
 
+@cache
+def nursery() -> Nursery:
+    """One for all tests of this process."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
+def forked(env: Mapping[str, str]) -> bool:
+    """Whether it may be: the dynamic linker reads its variables when a program is executed."""
+    return not any(name.startswith("LD_") for name in env)
+
+
 def serve() -> None:
-    for name in ("llmgw.agent.run", "llmgw.cli.daemons", "llmgw.cli.log", "llmgw.control.main"):
+    importlib.import_module("llmgw.lean").load()
+    ours = importlib.import_module("llmgw").__path__
+    for name in (AGENT, *(m.name for m in pkgutil.walk_packages(ours, "llmgw."))):
         importlib.import_module(name)
+    gc.freeze()
     left, alive = b"", set[int]()
     while True:
         ready, _, _ = select.select([0], [], [], TICK_S if alive else None)
@@ -127,22 +175,31 @@ def tell(**said: int) -> None:
 def become(order: dict[str, Any]) -> None:
     """`llmgw` with these words, in a session of its own; never returns."""
     os.setsid()
-    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.chdir(order["cwd"])
+    log, err = (
+        os.open(order[name], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        for name in ("log", "err")
+    )
     null = os.open(os.devnull, os.O_RDONLY)
-    for there, fd in ((null, 0), (log, 1), (log, 2)):
+    for there, fd in ((null, 0), (log, 1), (err, 2)):
         os.dup2(there, fd)
-    os.close(log)
-    os.close(null)
+        os.close(there)
     os.environ.clear()
     os.environ.update(order["env"])
-    sys.argv = ["llmgw", *order["words"]]
+    sys.argv = words = ["llmgw", *order["words"]]
+    part = "agent" if words[1] == AGENT else words[1]
     code = 1
     try:
         # The one module that looks at the environment when it is imported.
-        importlib.reload(importlib.import_module(f"llmgw.{order['words'][0]}.crash"))
-        code = importlib.import_module("llmgw.__main__").main()
+        if part in {"control", "agent"}:
+            importlib.reload(importlib.import_module(f"llmgw.{part}.crash"))
+        if words[1] == AGENT:
+            del words[0]
+        code = importlib.import_module(AGENT if words[0] == AGENT else "llmgw.__main__").main()
     except SystemExit as e:
         code = e.code if isinstance(e.code, int) else 1
+    except Exception:  # noqa: BLE001 - it is said as an interpreter says it
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
