@@ -69,7 +69,11 @@ class Rig:
         return self
 
     def registered(self, count: int = 1) -> Rig:
-        self.control.wait(lambda: len(self.control.registers) >= count, f"register {count}")
+        try:
+            self.control.wait(lambda: len(self.control.registers) >= count, f"register {count}")
+        except AssertionError as e:
+            msg = f"{e}; the agent ended with {self.agent and self.agent.poll()} and said: {self.log()[-2000:]}"
+            raise AssertionError(msg) from None
         return self
 
     def kill9(self) -> Rig:

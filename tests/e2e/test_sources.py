@@ -15,6 +15,7 @@ import pytest
 from scripts.fleet import Fleet, wait_for
 from scripts.ports import free_port, free_range
 from tests.e2e.conftest import Make, fake, model, write_catalog
+from tests.e2e.traced import settled_down
 
 MODELS = {"alpha": model(fake("--alias", "alpha"))}
 Json = dict[str, Any]
@@ -50,12 +51,14 @@ def test_all_sources_say_the_same_and_touch_nothing(make: Make, tmp_path: Path) 
     code, from_control = plan(fleet)
     assert (code, told(from_control), from_control["source"]) == (*quiet, "control")
 
+    settled_down(fleet)
     before = files(fleet.folder)
     code, from_file = plan(fleet, "--report", report)
     assert (code, told(from_file), from_file["source"]) == (*quiet, "file")
     assert files(fleet.folder) == before
 
     fleet.kill("control")
+    settled_down(fleet)
     before = files(fleet.folder)
     code, from_agents = plan(fleet)
     assert (code, told(from_agents), from_agents["source"]) == (*quiet, "agents")

@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 from scripts.fleet import Fleet
 from tests.control.test_store import KILLED_WRITER
 from tests.e2e.conftest import fake, model, write_catalog
-from tests.e2e.traced import Traced, snapshot, traced
+from tests.e2e.traced import Traced, settled_down, snapshot, traced
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +34,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     settled_down(made)
     yield made
     made.close()
-
-
-def settled_down(fleet: Fleet) -> None:
-    """Until nothing has changed for a while: what a start leads to is written down by itself."""
-    last, since = snapshot(fleet.folder), time.monotonic()
-    give_up = since + 60
-    while time.monotonic() - since < 2.5:
-        assert time.monotonic() < give_up, "the folders of a fleet that rests go on changing"
-        time.sleep(0.1)
-        if (now := snapshot(fleet.folder)) != last:
-            last, since = now, time.monotonic()
 
 
 def look(fleet: Fleet, tmp_path: Path, *words: object) -> Traced:

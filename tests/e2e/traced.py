@@ -9,10 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from scripts.fleet import Fleet
 
 #: Calls that change a file, a folder or their attributes, whatever their arguments are.
 CHANGES = re.compile(
@@ -106,3 +109,14 @@ def snapshot(*folders: Path) -> dict[str, tuple[int, int, int]]:
                 size = now.st_size if path.is_file() else 0
                 found[str(path)] = (size, now.st_mtime_ns, now.st_mode)
     return found
+
+
+def settled_down(fleet: Fleet) -> None:
+    """Until nothing has changed for a while: what a start leads to is written down by itself."""
+    last, since = snapshot(fleet.folder), time.monotonic()
+    give_up = since + 60
+    while time.monotonic() - since < 2.5:
+        assert time.monotonic() < give_up, "the folders of a fleet that rests go on changing"
+        time.sleep(0.1)
+        if (now := snapshot(fleet.folder)) != last:
+            last, since = now, time.monotonic()

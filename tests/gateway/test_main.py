@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -52,11 +51,6 @@ class Process:
         lines = self.log_path.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def workers(self) -> list[int]:
-        """All that ever served, by pid."""
-        found = re.findall(r"serving +worker=\d+ .*pid=(\d+)", self.log_path.read_text())
-        return [int(pid) for pid in found]
-
     async def event(self, name: str) -> dict[str, Any]:
         """Waits for the line; `run` bounds it, and a process that ended says why."""
         while True:
@@ -74,6 +68,15 @@ class Process:
         return await asyncio.to_thread(self.popen.wait, 60)
 
 
+def orphans(folder: Path) -> Iterator[int]:
+    """Workers of this folder, also such as have only just begun: they outlive a parent that was killed."""
+    for pid in spawned(str(folder)):
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if str(folder) not in Path(f"/proc/{stat[1]}/cmdline").read_text():
+                yield pid
+
+
 @contextlib.contextmanager
 def process(folder: Path, **settings: Any) -> Iterator[Process]:
     started = Process(folder, **settings)
@@ -83,8 +86,7 @@ def process(folder: Path, **settings: Any) -> Iterator[Process]:
         if started.popen.poll() is None:
             started.popen.kill()
         started.popen.wait()
-        # Workers have sessions of their own and outlive a parent that was killed.
-        for pid in set(started.workers()) & set(spawned(str(folder))):
+        for pid in orphans(folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
