@@ -80,7 +80,7 @@ async def test_the_answer_says_when_the_catalog_starts_another(bench: Bench) -> 
             assert said["wanted"] == wanted
             assert [r["replica"] for r in said["stopping"]] == ["alpha-1"]
         await bench.later(1)
-        assert sorted(bench.orders(agent)) == ["drain", "start", "stop"]
+        assert sorted(bench.orders(agent)) == ["start", "stop"]
 
 
 @scenario

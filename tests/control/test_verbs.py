@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from llmgw.core import learn
 from llmgw.core.names import plain
-from llmgw.core.types.messages import DrainShard, ShardReport, Start
+from llmgw.core.types.messages import DrainShard, ShardReport, Start, StopShard
 from llmgw.core.types.state import Failure
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario, started
 
@@ -30,8 +30,9 @@ async def crowd(bench: Bench, count: int = 4, **report: Any) -> Agent:
 
 
 def drained(bench: Bench, agent: Agent) -> set[str]:
+    """Told to go; to end at once, where nobody is on it by then."""
     queue = bench.control.sessions.get(agent.session).queue.values()
-    return {c.shard for c in queue if isinstance(c, DrainShard)}
+    return {c.shard for c in queue if isinstance(c, DrainShard | StopShard)}
 
 
 @scenario

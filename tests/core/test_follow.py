@@ -12,6 +12,7 @@ from llmgw.core.check import violations
 from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
+from llmgw.core.supervise.commands import intended
 from llmgw.core.supervise.follow import Following, follows
 from llmgw.core.types.catalog import Catalog, Scaling
 from llmgw.core.types.messages import (
@@ -22,6 +23,7 @@ from llmgw.core.types.messages import (
     Start,
     StopShard,
 )
+from llmgw.core.types.node import CommandReceived, WriteRecord
 from llmgw.core.types.plan import Plan, StartReplica, StopReplica, Wait
 from llmgw.core.types.state import (
     DrainBegun,
@@ -32,7 +34,7 @@ from llmgw.core.types.state import (
     State,
     Withheld,
 )
-from tests.core.agent_bench import C1, C2, Bench, on_gpu, start
+from tests.core.agent_bench import C1, C2, KEY, Bench, on_gpu, start
 from tests.core.crowded import BIG, LATER, THREE, A, C, box, fleet, said, sized, up, waits
 from tests.core.world import GIB, at, catalog, model, node, profile, shard, verdicts
 
@@ -345,3 +347,23 @@ def test_of_a_session_that_is_over_it_is_refused_when_it_comes() -> None:
 def test_nothing_is_kept_that_follows_nobody() -> None:
     assert not Following().keeps(Bench().state, C1, start(2), {})
     assert BIG.profiles[0].gpu_memory_bytes == 24 * GIB
+
+
+def test_what_a_kept_start_will_be_journaled_as_is_known_before_its_turn() -> None:
+    """F79 and the law of the intent: the same bytes as in its turn, so that they may be on the disk by then."""
+    bench = Bench()
+    order = start(2, after=(KEY,))
+    event = CommandReceived(command=order, control=C1, fresh_key="k", extra={"start": {"x": 1}})
+    said = intended(bench.state, event)
+    assert said is not None
+    assert (said.intent, said.start.after, said.api_key, said.extra) == (True, (), "k", event.extra)
+    following = Following()
+    assert following.keys == frozenset()
+    bench.start().spawned().stop()
+    assert following.keeps(bench.state, C1, order, {})
+    assert following.keys == {("alpha-2/0", "inc-2")}
+    (write, *_) = bench(event).effects
+    assert write == WriteRecord(said)
+    assert intended(bench.state, replace(event, command=SendReport())) is None
+    odd = replace(order, port=-1)
+    assert intended(bench.state, replace(event, command=odd)) is None
