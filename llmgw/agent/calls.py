@@ -12,10 +12,12 @@ from typing import NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 from typing_extensions import override
 
 from llmgw import config, tls
 from llmgw.config import Trust
+from llmgw.errors import first_words
 
 #: Connections kept while nobody uses them: orders are waited for on one, and the other one tells.
 IDLE = 2
@@ -195,3 +197,12 @@ class _Line(asyncio.Protocol):
     def _whole(self) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(Answer(self._status, b"".join(self._parts)))
+
+
+def error_of(answer: Answer) -> tuple[str, str, str]:
+    """Message, hint and code of the errors of our own APIs; anybody else's by its first words."""
+    try:
+        error = msgspec.json.decode(answer.content)["error"]
+        return str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
+    except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+        return first_words(answer.content), "", ""

@@ -149,7 +149,8 @@ class Containers:
         crash.here("after-reap")
         key, attempt = record.key, record.attempt
         ended = Exited(key=key, attempt=attempt, code=code, last_line=said, out_of_memory=oom)
-        self.hands.post(replace(ended, lasting=lasting(code, left)))
+        stays = lasting(code, left, record.start.command)
+        self.hands.post(replace(ended, lasting=stays))
 
     async def _end_of(self, box: Box) -> Box | None:
         """With its exit code; None where nobody knows it."""

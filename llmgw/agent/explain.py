@@ -7,6 +7,8 @@ whether a repeat could end otherwise (`lasting`). May not decide anything by it:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from signal import Signals
 from typing import NamedTuple
@@ -135,7 +137,8 @@ KNOWN = (
 LASTING = re.compile(
     r"error: invalid argument: -\S*"
     r"|Error: unknown (?:shorthand )?flag: .*"
-    r"|[\w./ -]+: error: (?:unrecognized arguments: .*|argument \S+: (?:invalid choice: |expected ).*)"
+    r"|(?P<program>[\w./-][\w./ -]*): error: "
+    r"(?:unrecognized arguments: .*|argument \S+: (?:invalid choice: |expected ).*)"
 )
 LASTING_CODES = frozenset({1, 2})
 #: A program's exit code by itself (sh(1)).
@@ -155,10 +158,26 @@ A_CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b: \S|\bValue error, \S|\berror 
 PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [A-Z] +")
 
 
-def lasting(code: int | None, log: str) -> bool:
+def lasting(code: int | None, log: str, command: Sequence[str]) -> bool:
     """Whether each further start would end as this one did. Only what is certain: False where in doubt."""
     lines = _lines(log)
-    return code in LASTING_CODES and bool(lines) and LASTING.fullmatch(lines[-1]) is not None
+    if code not in LASTING_CODES or not lines:
+        return False
+    found = LASTING.fullmatch(lines[-1])
+    return found is not None and (found["program"] is None or _own(found["program"], command))
+
+
+def _own(said: str, command: Sequence[str]) -> bool:
+    """Whether a parser's name for its program is one of the command's: a wrapper runs others too, each in its own way.
+
+    argparse says `vllm serve`, of a module its file `api_server.py`, since Python 3.14 `python3 -m api_server`.
+    """
+    first, *more = said.split()
+    modules = [module for option, module in pairwise(command) if option == "-m"]
+    if more[:1] == ["-m"]:
+        return more[1:2] in [[module] for module in modules]
+    files = {f"{module.rpartition('.')[2]}.py" for module in modules}
+    return Path(first).name in files.union(Path(word).name for word in command)
 
 
 def _lines(log: str) -> list[str]:

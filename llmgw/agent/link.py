@@ -22,8 +22,10 @@ from msgspec.structs import replace
 
 from llmgw import config, wire
 from llmgw.agent import crash
-from llmgw.agent.calls import Answer, Caller, Calls
+from llmgw.agent.calls import Caller, Calls, error_of
 from llmgw.agent.knock import knock, trouble
+from llmgw.agent.orders import in_time
+from llmgw.clock import Stamps
 from llmgw.config import Trust
 from llmgw.core.supervise.report import node_report, shard_report
 from llmgw.core.types.messages import (
@@ -36,7 +38,7 @@ from llmgw.core.types.messages import (
 )
 from llmgw.core.types.node import AgentState, Event, Session, SessionOpened
 from llmgw.core.types.record import Key
-from llmgw.errors import LlmgwError, first_words, system_said
+from llmgw.errors import LlmgwError, system_said
 from llmgw.wire.unknown import unknown
 
 log = structlog.get_logger()
@@ -112,6 +114,7 @@ class Link:
         self.url = plain.rstrip("/")
         self.on_joined: Callable[[], None] = lambda: None
         self.outbox = Outbox()
+        self.stamps = Stamps()
         self.session: Session | None = None
         self.state = "connecting"
         #: it has registered, or failed to, once
@@ -249,7 +252,10 @@ class Link:
             return
         if command.seq > self.seq:
             newer = unknown(plain, msgspec.to_builtins(command))
-            await self.owner.obey(self.url, command, newer)
+            done = in_time(command, self.stamps)
+            if done is not command:
+                log.info("a stop that came too late only drains", order=command.seq)
+            await self.owner.obey(self.url, done, newer)
             self.seq = command.seq
             crash.here("after-applied")
 
@@ -302,6 +308,7 @@ class Link:
             foreign=state.foreign,
             refused=tuple(refused),
             digest=wire.shards_digest(node_report(state, for_register=False).shards),
+            at=self.stamps.now(),
         )
         box.changed.clear()
         box.gone.clear()
@@ -356,7 +363,7 @@ class Link:
         answer = await self.calls.call(method, path, body, limit_s)
         if answer.ok:
             return answer.content
-        message, hint, code = _error_of(answer)
+        message, hint, code = error_of(answer)
         if answer.status == HTTPStatus.GONE:
             raise OverError(message or "control does not know this session")
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -389,12 +396,3 @@ def is_url(text: str) -> bool:
     except ValueError:
         return False
     return url.scheme in ("http", "https") and named and text.isprintable() and " " not in text
-
-
-def _error_of(answer: Answer) -> tuple[str, str, str]:
-    """Message, hint and code of the errors of our own APIs; anybody else's by its first words."""
-    try:
-        error = msgspec.json.decode(answer.content)["error"]
-        return str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
-    except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
-        return first_words(answer.content), "", ""

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from llmgw.agent import ports, room
 from llmgw.agent.journal import Journal
 from llmgw.agent.placeholders import Filler
+from llmgw.clock import Stamps
 from llmgw.core.supervise.claims import PORTS
 from llmgw.core.supervise.commands import intended
-from llmgw.core.types.messages import Command, Start
+from llmgw.core.types.messages import Command, DrainShard, Start, StopShard
 from llmgw.core.types.node import AgentState, CommandReceived
 from llmgw.core.types.record import Record
 
@@ -29,6 +30,23 @@ def given(
         control=control,
         fresh_key=fresh_key or secrets.token_hex(32),
         extra={"start": extra} if extra else {},
+    )
+
+
+def in_time(command: Command, stamps: Stamps) -> Command:
+    """A stop that came too late to end what may be asked again by now lets it drain; control goes on from there."""
+    if not isinstance(command, StopShard) or not command.not_after:
+        return command
+    if stamps.clock() <= stamps.at_s(command.not_after):
+        return command
+    return DrainShard(
+        shard=command.shard,
+        incarnation=command.incarnation,
+        reason=command.reason,
+        seq=command.seq,
+        session=command.session,
+        epoch=command.epoch,
+        leader_uuid=command.leader_uuid,
     )
 
 

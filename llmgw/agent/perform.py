@@ -200,7 +200,7 @@ class Performer:
         program = next(iter(record.start.command), "the engine")
         said = redacted(explain(program, code, left), self.secrets_of(record))
         ended = Exited(key=record.key, attempt=record.attempt, code=code, last_line=said, seen=seen)
-        stays = lasting(code, left)
+        stays = lasting(code, left, record.start.command)
         self.post(replace(ended, lasting=stays, out_of_memory=self.ooms.recent()))
 
     # ------------------------------------------------ looking and signalling

@@ -111,6 +111,7 @@ def _changed(control: Control, message: Events, now: float) -> bool:
     session = control.sessions.get(message.session)
     if not control.sessions.heard(session, message, now):
         return True
+    session.at, session.at_s = message.at, control.rests.clock()
     crash("before_events")
     control.fold(
         ShardsChanged(

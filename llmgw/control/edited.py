@@ -7,7 +7,9 @@ only where that has changed. May not take anything over, nor wait for a disk: on
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,16 +50,35 @@ class Edited:
         now, using = self._clock(), (self._of.catalog, self._of.error)
         if self._look is None and (now >= self._next_s or self._found.using != using):
             self._next_s = now + EVERY_S
-            loop = asyncio.get_running_loop()
-            self._look = loop.run_in_executor(None, self._read, using, self._of.sources)
+            self._look = self._begun(using)
         look = self._look
         if look is not None:
             await asyncio.wait({look}, timeout=PATIENCE_S)
             if look.done():  # and of all who waited for it the last finds the same
-                self._found = look.result()
-                self._look = None if self._look is look else self._look
+                try:
+                    self._found = look.result()
+                finally:
+                    self._look = None if self._look is look else self._look
         # A catalog that was taken over meanwhile makes it void.
         return self._found.said if self._found.using == (self._of.catalog, self._of.error) else ""
+
+    def _begun(self, using: Using) -> asyncio.Future[_Found]:
+        """In a thread that control does not wait for when it ends, as it would for one of an executor."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[_Found] = loop.create_future()
+        sources = self._of.sources
+
+        def run() -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                try:
+                    read = self._read(using, sources)
+                except Exception as e:  # noqa: BLE001 - whoever looks gets it
+                    loop.call_soon_threadsafe(found.set_exception, e)
+                else:
+                    loop.call_soon_threadsafe(found.set_result, read)
+
+        threading.Thread(target=run, name="catalog-look", daemon=True).start()
+        return found
 
     def _read(self, using: Using, sources: dict[str, str]) -> _Found:
         """In a thread, one at a time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -81,13 +82,21 @@ def holders(port: int) -> Iterator[tuple[int, str]]:
     """All who have the listening socket: several after it was passed on."""
     inodes = {f"socket:[{inode}]" for inode in _inodes(port)}
     for folder in PROC.glob("[0-9]*"):
+        if inodes.isdisjoint(_links(folder / "fd")):
+            continue
         try:
-            links = [str(fd.readlink()) for fd in (folder / "fd").iterdir()]
-            if inodes.intersection(links):
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                yield int(folder.name), b" ".join(words).decode(errors="replace").strip()[:120]
+            words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
+        yield int(folder.name), b" ".join(words).decode(errors="replace").strip()[:120]
+
+
+def _links(fds: Path) -> Iterator[str]:
+    """Each by itself: one may be closed while we look, and a program that begins closes many."""
+    with suppress(OSError):  # it has ended, or is another user's
+        for fd in fds.iterdir():
+            with suppress(OSError):
+                yield str(fd.readlink())
 
 
 def _inodes(port: int) -> set[str]:

@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -66,9 +65,6 @@ T = TypeVar("T")
 
 class Control(Leads):
     """Everything a request may look at is an immutable value here: `state`, `found`, `plan`, `routes`."""
-
-    #: incarnations whose drain began in this turn and is over with it, by what gateways leave alone
-    _resting: AbstractSet[str] = frozenset()
 
     def __init__(
         self,
@@ -239,11 +235,9 @@ class Control(Leads):
         """Twice where a drain begins of what gateways leave alone until this turn answers them: it may be over now."""
         before = self.state.draining.keys()
         self._pass(now)
-        if any(g.demand.resting for g in self.state.gateways.values()):
-            self._resting = self.state.draining.keys() - before
-        if self._resting:
+        rests = any(g.demand.resting for g in self.state.gateways.values())
+        if rests and self.state.draining.keys() - before:
             self._pass(now)
-            self._resting = frozenset()
 
     def _fold(self, ask: Ask[Any], now: Moment) -> None:
         """Each fact alone: what cannot be folded is answered with its error and leaves the picture as it was."""
@@ -329,9 +323,11 @@ class Control(Leads):
         if orders:
             crash("after_persist")
         for node, command in applied.commands:
-            at_once = isinstance(command, StopShard) and command.incarnation in self._resting
-            if at_once and not self.rests.hold:
-                continue  # it goes once gateways say that they have the table
+            if self.rests.ends(command):
+                bound = self.sessions.bound(node, command, self.rests)
+                if bound is None:
+                    continue  # it goes once gateways say that they have the table
+                command = bound  # noqa: PLW2901
             # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
             if kept or not isinstance(command, ForgetShard):
                 self.sessions.send(node, command, now.mono)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.control.crash import crash
+from llmgw.control.rests import Rests
 from llmgw.core.supervise.claims import NAME
 from llmgw.core.types.messages import (
     EPOCH_END,
@@ -69,6 +70,9 @@ class Session(Struct, eq=False):
     numbers: dict[Key, tuple[int, float]] = {}
     changed: asyncio.Event | None = None
     gone: bool = False
+    #: the newest moment by its agent's clock, and when it came, by that of `Rests`
+    at: str = ""
+    at_s: float = 0.0
     #: name of the node token that it was opened with, as `node_tokens` has it
     token: str = ""
 
@@ -258,6 +262,11 @@ class Sessions:
         session.changed.set()
         crash(f"after_send_{_kind(command)}")
         return True
+
+    def bound(self, node: str, order: StopShard, rests: Rests) -> StopShard | None:
+        """As `Rests` has it for the agent there."""
+        session = self._by_node.get(node)
+        return None if session is None else rests.bound(order, session.at, session.at_s)
 
     async def poll(
         self, session: Session, after: int, wait_s: float = POLL_S

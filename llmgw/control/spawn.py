@@ -36,6 +36,8 @@ BACKOFF_S, BACKOFF_CAP_S = 0.25, 30.0
 #: A port in use at our start is looked at again for this long: a gateway on its way up has it, and will answer.
 PATIENCE_S = 10.0
 ASK_S = 0.25
+#: And so often, a second in all, where /proc does not show whose it is: that one has just ended, or just begun.
+UNSEEN_LOOKS = 4
 #: Its log is looked at this often.
 ROTATE_S = 60.0
 
@@ -96,13 +98,20 @@ class Gateway:
     async def _find(self) -> None:
         make_folder(self._folder)
         give_up = asyncio.get_running_loop().time() + PATIENCE_S
+        unseen = 0
         while not await self._adopted():
-            pid = self._under_way() if self.listener is not None else self._bind()
-            if not pid:
-                return
-            if asyncio.get_running_loop().time() > give_up:
-                self._silent(pid)
-                return
+            try:
+                pid = self._under_way() if self.listener is not None else self._bind()
+            except PortTakenError as e:
+                unseen += 1
+                if e.command or unseen > UNSEEN_LOOKS:
+                    raise
+            else:
+                if not pid:
+                    return
+                if asyncio.get_running_loop().time() > give_up:
+                    self._silent(pid)
+                    return
             await asyncio.sleep(ASK_S)
 
     def _bind(self) -> int:

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from llmgw import tls, wire
 from llmgw.config import Trust, pinned
-from llmgw.core.types.routes import GATEWAY_WORD_S, Demand, Heard, RouteTable
+from llmgw.core.types.routes import GATEWAY_WORD_S, Heard, RouteTable
 from llmgw.gateway.plane import Control
-from llmgw.gateway.rests import Rest
 from llmgw.gateway.settings import GatewaySettings
 from llmgw.gateway.state import Gateway
 from llmgw.gateway.upstream import Dialer, Fetch
@@ -29,6 +28,8 @@ DEMAND = "/gateway/v1/demand"
 #: Control holds a poll for 25 s at most.
 POLL_S, POST_S = 35.0, 5.0
 DEMAND_S = 1.0
+#: What rested while control was slow to answer is left alone again no sooner than after so many times as long.
+SPARED = 10
 #: A table is on the disk so long after it is used.
 SAVE_S = 0.01
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
@@ -263,8 +264,11 @@ class Feed:
                 return True  # the last words are said
             began = self._gateway.clock()
             unserved = self._gateway.fleet.unserved()
-            demand, rest = self._demand(control, unserved)
+            demand, rest = self._gateway.told(control, unserved)
             answer = await self._call(control, "POST", DEMAND, wire.encode(demand), limit_s)
+            if rest is not None:
+                now = self._gateway.clock()
+                control.spared_until = now + (now - began) * SPARED
             control.still = False
             if answer is None:
                 if all(c.none for c in self.controls):
@@ -277,22 +281,14 @@ class Feed:
                 return False
             control.still = not said.acting
             control.heard, control.knows = said.at, unserved
+            if control.owes(said.acting and said.version > self._version(), self._gateway.clock()):
+                control.away.set()
             if rest is not None:
                 self._gateway.answered(rest, said.version)
             # One that is cut off from the lease store speaks for itself alone: another may lead, unknown to it.
             if said.acting or all(c.still or c.none for c in self.controls):
                 self._gateway.heard(began, said)
             return True
-
-    def _demand(self, control: Control, unserved: frozenset[str]) -> tuple[Demand, Rest | None]:
-        """What to tell it; with models that it is to make room for now, what is idle here rests meanwhile."""
-        demand = replace(self._gateway.demand(), heard=control.heard)
-        if not control.up or control.still or not control.heard or unserved <= control.knows:
-            return demand, None
-        rest = self._gateway.rest(demand)
-        return demand if rest is None else replace(
-            demand, resting=tuple(sorted(rest.replicas))
-        ), rest
 
     async def last_words(self) -> None:
         """Tells every control that this process serves nobody any more, instead of leaving it to guess for a minute."""

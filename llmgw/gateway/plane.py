@@ -12,6 +12,9 @@ from llmgw.config import Address, Trust
 from llmgw.core.types.routes import RouteReplica
 from llmgw.gateway.endpoint import Endpoint
 
+#: A table that control tells of comes by the poll it holds in a moment; after so long it is asked for anew.
+OWED_S = 2.0
+
 
 class Control:
     def __init__(self, url: str, trust: Trust) -> None:
@@ -34,6 +37,20 @@ class Control:
         #: when it last answered, in its own words; and the models it knows by now that nobody serves and some wait for
         self.heard = ""
         self.knows: frozenset[str] = frozenset()
+        #: nothing rests for it before then
+        self.spared_until = 0.0
+        self._owes_since: float | None = None
+
+    def owes(self, newer: bool, now: float) -> bool:  # noqa: FBT001 - of a comparison
+        """A newer table, that it has told of for a while: its poll is dead, whatever the connection says."""
+        if not newer:
+            self._owes_since = None
+        elif self._owes_since is None:
+            self._owes_since = now
+        elif now - self._owes_since >= OWED_S:
+            self._owes_since = now
+            return True
+        return False
 
     @property
     def in_clear(self) -> bool:

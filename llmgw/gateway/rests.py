@@ -8,7 +8,7 @@ not know sockets or the clock: `now` is an argument.
 
 from __future__ import annotations
 
-from llmgw.core.types.routes import REST_S
+from llmgw.core.types.routes import GATEWAY_GONE_S, REST_S
 
 
 class Rest:
@@ -38,8 +38,17 @@ class Rests:
         self._keep([r for r in self._all if r.version is None or r.version > version])
 
     def look(self, now: float) -> None:
-        """Without an answer it is over as well: what control may still make of it has happened by then."""
-        self._keep([r for r in self._all if now < r.began + REST_S])
+        """Without an answer it is over as well: nothing that control orders by it is obeyed any more.
+
+        An answered one waits for its table, as what is left of the old one may be on its way out; not for ever.
+        """
+        self._keep(
+            [
+                r
+                for r in self._all
+                if now < r.began + (REST_S if r.version is None else GATEWAY_GONE_S)
+            ]
+        )
 
     def _keep(self, rests: list[Rest]) -> None:
         if len(rests) < len(self._all):

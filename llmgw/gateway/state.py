@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from llmgw.core.types.routes import Demand, Heard, RouteTable
 from llmgw.gateway import books, openai
 from llmgw.gateway.balance import Fleet, Target, merged
@@ -23,12 +25,15 @@ from llmgw.gateway.http1 import BODY_BYTES, Budget
 from llmgw.gateway.keys import Keys
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.openai import Names
+from llmgw.gateway.plane import Control
 from llmgw.gateway.rests import Rest
 from llmgw.gateway.shared import SharedTarget, share
 from llmgw.gateway.word import Word
 
 #: An idle connection is not kept longer: llama-server closes its own after 5 s, and each holds one of its threads.
 IDLE_UPSTREAM_S = 4.0
+#: The sweeper comes each second; after so long this process was held up.
+STOOD_S = 2.5
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -202,9 +207,19 @@ class Gateway:
         self._n += 1
         return self.fleet.demand(self.id, self._n, self.clock())
 
-    def rest(self, demand: Demand) -> Rest | None:
-        """What is idle by this demand is asked nothing from here on, until what `answered` says."""
-        return self.fleet.rest(demand.in_flight, self.clock())
+    def told(self, control: Control, unserved: frozenset[str]) -> tuple[Demand, Rest | None]:
+        """What to tell it; with models that it is to make room for now, what is idle here rests until `answered`."""
+        demand, now = replace(self.demand(), heard=control.heard), self.clock()
+        able = control.up and control.heard and not control.still
+        news = not unserved <= control.knows
+        rest = (
+            self.fleet.rest(demand.in_flight, now)
+            if able and news and now >= control.spared_until
+            else None
+        )
+        return demand if rest is None else replace(
+            demand, resting=tuple(sorted(rest.replicas))
+        ), rest
 
     def answered(self, rest: Rest, version: int) -> None:
         """It is over with that table."""
@@ -222,11 +237,13 @@ class Gateway:
 
     def tick(self) -> None:
         """Once a second: every time-out there is. No request has a timer of its own."""
+        stood = self.clock() - self.now > STOOD_S
         now = self.now = self.clock()
         self.common.alive(now)
         self.fleet.word.look(now)
-        self.fleet.rests.look(now)
-        self._rested()
+        if not stood:  # else what lies in the sockets is older than the clock: it is read first
+            self.fleet.rests.look(now)
+            self._rested()
         for target in tuple(self.fleet.targets.values()):
             for _ in target.watch(now):
                 self.meter.count("breaker_opened")

@@ -134,6 +134,7 @@ def test_each_row_has_a_line_that_no_other_row_takes() -> None:
     assert [k for k in KNOWN if k not in taken] == []
 
 
+COMMAND = ("/opt/venv/bin/vllm", "-m", "sglang.launch_server")
 LASTING = [
     (1, "error: invalid argument: --from-a-newer-build"),
     (2, "vllm: error: unrecognized arguments: --nnodes 2"),
@@ -148,21 +149,58 @@ LASTING = [
 @pytest.mark.parametrize(("code", "line"), LASTING)
 def test_what_no_repeat_mends(code: int, line: str) -> None:
     """A67: of its own arguments alone, so said by the program itself, as its last words, with its own exit code."""
-    assert lasting(code, f"usage: x [-h]\n{line}\n\n")
-    assert lasting(code, f"0.00.133.157 E {line}")
+    assert lasting(code, f"usage: x [-h]\n{line}\n\n", COMMAND)
+    assert lasting(code, f"0.00.133.157 E {line}", COMMAND)
     for other in (None, 0, -9, 137, 139):
-        assert not lasting(other, line)
-    assert not lasting(code, f"{line}\nnow the other one\nConnectionError")
-    assert not lasting(code, f"INFO a client sent: {line}")
-    assert not lasting(code, f"{WORKER}{line}")
+        assert not lasting(other, line, COMMAND)
+    assert not lasting(code, f"{line}\nnow the other one\nConnectionError", COMMAND)
+    assert not lasting(code, f"INFO a client sent: {line}", COMMAND)
+    assert not lasting(code, f"{WORKER}{line}", COMMAND)
     assert "look at args of the profile" in explain("x", code, line)
 
 
 @pytest.mark.parametrize("line", [line for line, _ in ENDS if "look at args" not in _])
 def test_any_other_end_may_be_another_the_next_time(line: str) -> None:
     """A driver that is not up yet, a file on its way, memory that another one holds."""
-    assert not lasting(1, line)
-    assert not lasting(2, "")
+    assert not lasting(1, line, COMMAND)
+    assert not lasting(2, "", COMMAND)
+
+
+WRONG = "error: argument --mirror: invalid choice: 'eu' (choose from 'us')"
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("/opt/venv/bin/vllm serve m", "vllm serve"),
+        ("env X=1 vllm serve m", "vllm"),
+        ("python3 -m vllm.entrypoints.openai.api_server --model m", "api_server.py"),
+        ("python3 -m serve", "serve.py"),
+        ("python3 -m sglang.launch_server", "python3 -m sglang.launch_server"),
+        ("python3 /opt/tools/serve.py m", "serve.py"),
+    ],
+)
+def test_its_own_program_says_so(command: str, program: str) -> None:
+    assert lasting(2, f"{program}: {WRONG}", command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("/opt/serve.sh m", "fetch.py"),
+        ("/opt/serve.sh m", "/opt/fetch.py"),
+        ("sh -c fetch.py\t--mirror\teu&&vllm\tserve", "fetch.py"),
+        ("python3 wrapper.py", "python3 -m fetch"),
+        ("python3 -m vllm.entrypoints.openai.api_server", "entrypoints.py"),
+        ("vllm serve m", "m.py"),
+        ("", "vllm serve"),
+    ],
+)
+def test_a_helper_that_a_wrapper_runs_may_go_another_way_the_next_time(
+    command: str, program: str
+) -> None:
+    assert not lasting(2, f"{program}: {WRONG}", command.split(" "))
+    assert not lasting(2, f"{program}: error: unrecognized arguments: --x", command.split(" "))
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ class Agent:
         self.report = replace(self.report, **report)
         self.shards: dict[tuple[str, str], ShardReport] = {}
         self.session = ""
+        self.at = ""  # of an older one
         self.after = 0
         self.n = 0
         self.said: Registered
@@ -265,6 +266,7 @@ class Agent:
             gone=gone,
             refused=refused,
             digest=self.digest if digest is None else digest,
+            at=self.at,
         )
         answer = await self._send("/agent/v1/events", message)
         assert answer.status_code == status, answer.text

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from llmgw import catalog as catalogs
 from llmgw.control import edited
 from tests.control.bench import CATALOG, Agent, Bench, engine, scenario
+from tests.control.box import Box
 
 BROKEN = "version: 1\nmodels: {alpha: {scalling: {min: 1}}}\n"
 OTHER = CATALOG.replace("[first]", "[first, second]")
@@ -133,3 +138,34 @@ async def test_a_disk_that_hangs_holds_up_nobody(bench: Bench) -> None:
             assert control.edited._look is not None
             await control.edited._look
             assert len(await warnings(bench)) == 1
+
+
+def test_a_disk_that_hangs_does_not_keep_control_from_its_end(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Box(tmp_path) as box:
+            process = box.start()
+            await box.up()
+            box.catalog.unlink()
+            os.mkfifo(
+                box.catalog
+            )  # whose reader waits for a writer, as on a disk that does not answer
+            assert await box.get("/api/v1/status")
+            process.send_signal(signal.SIGTERM)
+            assert await box.ended(process) == 0
+
+    asyncio.run(story())
+
+
+@scenario
+async def test_a_look_that_failed_is_not_the_last(bench: Bench) -> None:
+    def failed(_: Any) -> Any:
+        raise RecursionError
+
+    async with bench.running() as control:
+        await Agent(bench).register()
+        bench.catalog.write_text(OTHER)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(edited, "_stamps", failed)
+            with pytest.raises(RecursionError):
+                await control.edited.look()
+        assert len(await warnings(bench)) == 1

@@ -86,9 +86,10 @@ def test_models_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_an_argument_that_it_does_not_know() -> None:
-    code, log = ended(server(llama.model("alpha"), "--from-a-newer-build"))
+    command = server(llama.model("alpha"), "--from-a-newer-build")
+    code, log = ended(command)
     assert code == 1
-    assert lasting(code, log)
+    assert lasting(code, log, command)
     said = explain("llama-server", code, log)
     assert said.startswith("error: invalid argument: --from-a-newer-build - this build does not")
 
@@ -129,13 +130,13 @@ def test_programs_in_python() -> None:
     parse = "import argparse; argparse.ArgumentParser(prog='vllm').parse_args(['--nnodes', '2'])"
     code, log = ended([sys.executable, "-c", parse])
     assert code == 2
-    assert lasting(code, log)
+    assert lasting(code, log, ["/opt/vllm", "serve"])
     said = explain("vllm", code, log)
     assert said.startswith("vllm: error: unrecognized arguments: --nnodes 2 - this build does not")
     choose = "import argparse; p = argparse.ArgumentParser(prog='vllm'); "
     choose += "p.add_argument('--dtype', choices=['auto']); p.parse_args(['--dtype'{})"
     for more in ("]", ", 'b']"):
-        assert lasting(*ended([sys.executable, "-c", choose.format(more)]))
+        assert lasting(*ended([sys.executable, "-c", choose.format(more)]), ["vllm"])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"import socket; socket.create_server(('127.0.0.1', {taken.getsockname()[1]}))"
         code, said = end([sys.executable, "-c", bind])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from llmgw.clock import Stamps
 from llmgw.core.supervise import durable, initial_state, next_due, unidentified
 from llmgw.core.supervise.follow import Following
 from llmgw.core.supervise.report import node_report
@@ -18,6 +19,7 @@ from llmgw.core.types.messages import Command, Foreign, Gpu, NodeReport, Refusal
 from llmgw.core.types.record import Key, Record
 from tests.sim import evidence, older
 from tests.sim.clock import iso
+from tests.sim.gateways import SLOW
 from tests.sim.links import Link
 from tests.sim.process import Process
 from tests.sim.world import Engine, Host
@@ -47,6 +49,7 @@ class Agent(Process):
         self.journal: dict[Key, Record] = {}
         self.token: Token | None = None
         self.state: n.AgentState | None = None
+        self.stamps = Stamps(lambda: sim.clock.now / SLOW)
         self.links: dict[str, Link] = {}
         #: which fields its version does not know yet (F55)
         self.version = older.TODAY
@@ -75,6 +78,7 @@ class Agent(Process):
             self.sim.clock.after(2.0, self.start)
             return
         self.begins()
+        self.stamps = Stamps(lambda: self.sim.clock.now / SLOW)
         facts = replace(
             self.facts, boot_id=self.host.boot_id, instance=f"{self.facts.node}.{self.life}"
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from llmgw.agent.orders import in_time
 from llmgw.core.supervise.report import shard_report
 from llmgw.core.types.messages import (
     Command,
@@ -162,6 +163,7 @@ class Link:
             foreign=agent.state.foreign if devices else None,
             refused=tuple(refused),
             digest=digest(older.shard(version, shard_report(r)) for r in records.values()),
+            at=agent.stamps.now() if version == older.TODAY else "",
         )
         session = self.session
 
@@ -210,7 +212,7 @@ class Link:
             if command.seq > self.applied:
                 self.applied = command.seq
                 known = older.understood(self.agent.version, command, self.agent.records)
-                self.agent.command(self.url, known)
+                self.agent.command(self.url, in_time(known, self.agent.stamps))
                 if not self.agent.up or self.agent.frozen:
                     break
         return self.session, self.applied

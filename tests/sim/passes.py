@@ -5,7 +5,7 @@ Between any two of these it may be killed or stopped. It decides nothing: the pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -42,19 +42,15 @@ class Passes:
         self._ends: dict[str, str] = {}
         #: what this pass starts and ends
         self._begun: list[p.Action] = []
-        #: incarnations whose drain began in this turn and is over with it
-        self._resting: Set[str] = frozenset()
 
     def steps(self) -> Iterator[str]:
         """One turn."""
         control = self.control
         before = control.picture.draining.keys()
         yield from self._pass()
-        if any(g.demand.resting for g in control.picture.gateways.values()):
-            self._resting = control.picture.draining.keys() - before
-        if self._resting:
+        rests = any(g.demand.resting for g in control.picture.gateways.values())
+        if rests and control.picture.draining.keys() - before:
             yield from self._pass()
-            self._resting = frozenset()
         yield "before-answer"
         control.answers()
 
@@ -74,9 +70,11 @@ class Passes:
         kept = self._remember(commands)
         for node, command in commands:
             yield "before-send"
-            at_once = isinstance(command, m.StopShard) and command.incarnation in self._resting
-            if at_once and not control.rests.hold:
-                continue
+            if control.rests.ends(command):
+                bound = control.sessions.bound(node, command)
+                if bound is None:
+                    continue
+                command = bound  # noqa: PLW2901
             # Until its end is recorded here, the agent's record of an ended shard is the only one there is.
             if kept or not isinstance(command, m.ForgetShard):
                 control.sessions.send(node, command)

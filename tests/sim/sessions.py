@@ -40,6 +40,8 @@ class Session:
     #: per kind and shard: seq and time of the last order
     numbers: dict[tuple[str, str, str], tuple[int, float]] = field(default_factory=dict)
     pushing: bool = False
+    at: str = ""
+    at_s: float = 0.0
     #: its agent has stored our epoch and answered with its inventory
     fenced: bool = False
 
@@ -152,6 +154,7 @@ class Sessions:
         if events.n <= session.n:
             return m.EventsReply(epoch=state.epoch)
         session.n, session.heard_s = events.n, self.control.now_s
+        session.at, session.at_s = events.at, control.rests.clock()
         session.ack(events.applied)
         self._told(node, events.shards)
         there = state.nodes.get(node)
@@ -218,6 +221,12 @@ class Sessions:
         """Something may be placed there: its agent has stored our epoch, and is not below the floor (F55)."""
         session = self.of.get(node)
         return session is not None and session.fenced and not session.read_only
+
+    def bound(self, node: str, order: m.StopShard) -> m.StopShard | None:
+        session = self.of.get(node)
+        if session is None:
+            return None
+        return self.control.rests.bound(order, session.at, session.at_s)
 
     def send(self, node: str, command: m.Command) -> None:
         """Queue it, unless the same is under way; what changed nothing is repeated after a while."""

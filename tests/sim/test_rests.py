@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typing_extensions import override
 
+from llmgw.clock import Stamps
 from llmgw.control import rests as taken
+from llmgw.core.types.messages import StopShard
 from llmgw.core.types.routes import Demand
 from llmgw.gateway import rests as given
 from tests.sim.commands import Commands
@@ -50,7 +53,15 @@ SENT_LATE = """
 5.8 ask alpha 30
 25.0
 """
-STORIES = (ASKED_MEANWHILE, HEARD_LATE, *(SENT_LATE.format(n) for n in range(1, 5)))
+#: It is on its way when the box of agent and gateway is cut off for a while; what they ask each other goes on.
+OBEYED_LATE = """
+-0.6 ask alpha 0.1
+0.0 ask beta 1
+0.2 cut box1 control for=6 ; cut control box1 for=6 ; silent gateway for=40
+5.8 ask alpha 30
+25.0
+"""
+STORIES = (ASKED_MEANWHILE, HEARD_LATE, OBEYED_LATE, *(SENT_LATE.format(n) for n in range(1, 5)))
 
 
 class Prompt(given.Rests):
@@ -78,13 +89,24 @@ class TakesAll(taken.Rests):
 
     @override
     def taken(self, demand: Demand) -> Demand:
-        return demand
+        now = replace(demand, heard=self.at()) if demand.resting else demand
+        return super().taken(now)
 
 
 class SendsAll(taken.Rests):
-    """One that does not look again before it sends."""
+    """One that does not look again before it sends, nor says how long its order is good."""
 
-    hold = True
+    @override
+    def bound(self, order: StopShard, agent_at: str, heard_s: float) -> StopShard | None:
+        return order
+
+
+class Delivers(taken.Rests):
+    """One that looks again, and sends orders that are obeyed whenever they come."""
+
+    @override
+    def bound(self, order: StopShard, agent_at: str, heard_s: float) -> StopShard | None:
+        return order if super().bound(order, agent_at, heard_s) is not None else None
 
 
 def begun(gives: type[given.Rests] = Prompt, takes: type[taken.Rests] = taken.Rests) -> Commands:
@@ -94,6 +116,7 @@ def begun(gives: type[given.Rests] = Prompt, takes: type[taken.Rests] = taken.Re
     sim = commands.sim
     sim.gateways[0].rests = gives()
     sim.controls["control"].rests = takes(lambda: sim.clock.now)
+    sim.agents["box1"].stamps = Stamps(lambda: sim.clock.now)
     return commands
 
 
@@ -131,6 +154,10 @@ def test_a_gateway_that_does_not_keep_its_word_cuts_a_stream() -> None:
 
 def test_a_word_that_is_taken_too_late_cuts_a_stream() -> None:
     assert cuts(HEARD_LATE, takes=TakesAll)
+
+
+def test_an_order_that_is_obeyed_whenever_it_comes_cuts_a_stream() -> None:
+    assert cuts(OBEYED_LATE, takes=Delivers)
 
 
 def test_an_order_that_goes_out_too_late_cuts_a_stream() -> None:

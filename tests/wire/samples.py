@@ -1,7 +1,4 @@
-"""One value of each message with every field said, and none of them the one that stands for "not said".
-
-Values only; `record` writes them down, test_recorded.py checks that no field is left out.
-"""
+"""One value of each message, every field said; `record` writes them down, test_recorded.py checks that none lacks."""
 
 from __future__ import annotations
 
@@ -244,6 +241,7 @@ COMMANDS = Commands(
             reason="model_removed",
             grace_s=5.0,
             force=True,
+            not_after="91ab 812.500",
             **_order(3),
         ),
         ForgetShard(shard="old-1/0", incarnation="inc-old", **_order(4)),
@@ -284,6 +282,7 @@ EVENTS = Events(
         ),
     ),
     digest="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    at="91ab 808.500",
 )
 EVENTS_REPLY = EventsReply(match=False, epoch=12, programs=("llama-server",))
 REGISTERED = Registered(

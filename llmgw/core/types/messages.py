@@ -287,6 +287,7 @@ class StopShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="stop")
     """TERM, grace, KILL of the whole session, verified. Refused for another incarnation.
 
     `force`: an operator's word that what cannot be killed, or cannot be looked at, holds nothing any more (A43).
+    `not_after`: by its agent's own clock (`Events.at`); later it is only to drain. "": whenever it comes.
     """
 
     shard: str
@@ -294,6 +295,7 @@ class StopShard(Struct, frozen=True, kw_only=True, tag_field="kind", tag="stop")
     reason: str
     grace_s: float | None = None
     force: bool = False
+    not_after: str = ""
     seq: int = 0
     session: str = ""
     epoch: int = 0
@@ -351,8 +353,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     reason: str
     resource: str = ""
     why: str = ""
-    #: of a `Take`: all that was compared, with what differs
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[Fact, ...] = ()  # of a `Take`: all that was compared, with what differs
 
 
 class Events(Struct, frozen=True, kw_only=True):
@@ -362,14 +363,14 @@ class Events(Struct, frozen=True, kw_only=True):
     n: int
     applied: int = 0
     shards: tuple[ShardReport, ...] = ()
-    #: (shard, incarnation) whose record is deleted
-    gone: tuple[tuple[str, str], ...] = ()
+    gone: tuple[tuple[str, str], ...] = ()  # shard and incarnation whose record is deleted
     gpus: tuple[Gpu, ...] | None = None
     #: why `gpus` are not known now, "" that they are; None: an older agent, which does not say
     gpus_error: str | None = None
     foreign: tuple[Foreign, ...] | None = None
     refused: tuple[Refusal, ...] = ()
     digest: str = ""
+    at: str = ""  # by a clock of its own, just before it was sent
 
 
 class EventsReply(Struct, frozen=True, kw_only=True):
@@ -387,8 +388,7 @@ class Registered(Struct, frozen=True, kw_only=True):
     leader_uuid: str
     leader: bool = True
     protocol: int = PROTOCOL
-    #: how this control leads: "etcd", or "file:WHICH"; two file leases on one node are refused (`two_leaders`)
-    lease: str = ""
+    lease: str = ""  # "etcd", or "file:WHICH": two of these on one node are refused
     read_only: bool = False
     verdicts: tuple[dict[str, Any], ...] = ()
     programs: tuple[str, ...] = ()  # as in `EventsReply`

@@ -16,9 +16,11 @@ GATEWAY_GONE_S = 60.0
 #: later; so all of the difference is to spare, for a connection that is still made and a process that is held up.
 GATEWAY_WORD_S = 45.0
 #: A gateway leaves alone what it said it would (`Demand.resting`) for so long at most where it gets no answer. Control
-#: takes it up where it can tell that it was said less than the second figure ago; the rest is for its order to arrive.
+#: takes it up where it can tell that it was said less than the second figure ago, and what it orders then is obeyed by
+#: the third at the latest (`StopShard.not_after`).
 REST_S = 5.0
 REST_TAKEN_S = 2.0
+REST_OBEYED_S = 4.0
 
 
 class RouteReplica(Struct, frozen=True, kw_only=True):
