@@ -34,7 +34,10 @@ class StateDir:
     names the holder, and the `family` of workers that holder is of: of a dead parent they hold the place together.
     """
 
-    def __init__(self, path: Path, inherited: int | None = None, family: str = "") -> None:
+    def __init__(
+        self, path: Path, inherited: int | None = None, family: str = "", *, signs: bool = True
+    ) -> None:
+        """`signs` False: whoever looks first at who had it `before`, and lets go or signs."""
         self.path = path
         self.family = family
         #: pid and family of whoever had it last
@@ -58,7 +61,8 @@ class StateDir:
             hint = "stop it, take over from it with --takeover, or give another state dir"
             raise InUseError(message, hint) from None
         self.before = _holder(self.lock)
-        self.sign()
+        if signs:
+            self.sign()
 
     def sign(self, pid: int | None = None) -> None:
         """Whose it is; on a full disk the lock holds without it. 0: a family's, and all of it ends."""

