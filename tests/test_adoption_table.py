@@ -20,7 +20,7 @@ REFERENCE = re.compile(r"`(tests/[^`:]+)(?:::(\w+))?`")
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    found: dict[str, str] = {}
+    found = {}
     for line in TABLE.read_text().splitlines():
         row = ROW.fullmatch(line)
         if row:
