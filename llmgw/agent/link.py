@@ -24,7 +24,6 @@ from llmgw import config, wire
 from llmgw.agent import crash
 from llmgw.agent.calls import Caller, Calls, error_of
 from llmgw.agent.knock import knock, trouble
-from llmgw.agent.orders import in_time
 from llmgw.clock import Stamps
 from llmgw.config import Trust
 from llmgw.core.supervise.report import node_report, shard_report
@@ -252,10 +251,7 @@ class Link:
             return
         if command.seq > self.seq:
             newer = unknown(plain, msgspec.to_builtins(command))
-            done = in_time(command, self.stamps)
-            if done is not command:
-                log.info("a stop that came too late only drains", order=command.seq)
-            await self.owner.obey(self.url, done, newer)
+            await self.owner.obey(self.url, command, newer)
             self.seq = command.seq
             crash.here("after-applied")
 

@@ -167,7 +167,7 @@ class Loop:
                     item.answer.set_result(node_report(self.state, for_register=True))
             case Order():
                 crash.here("before-order")
-                self.feed(item.event)
+                self.feed(self._in_time(item.event))
                 crash.here("before-applied")
                 if not item.applied.done():
                     item.applied.set_result(None)
@@ -176,6 +176,15 @@ class Loop:
         for late in self.following.due(self.state):
             crash.here("start-due")
             self.feed(self._looked(orders.given(*late)))
+
+    def _in_time(self, event: CommandReceived) -> CommandReceived:
+        """Looked at last, when all that it waited for here is over."""
+        link = self.links.get(event.control)
+        done = event.command if link is None else orders.in_time(event.command, link.stamps)
+        if done is event.command:
+            return event
+        log.info("a stop that came too late only drains", order=done.seq, control=event.control)
+        return replace(event, command=done)
 
     def feed(self, event: Event) -> None:
         """One event and all that follows from it at once."""

@@ -7,6 +7,7 @@ import pytest
 from llmgw.agent.orders import in_time
 from llmgw.clock import Stamps, later
 from llmgw.core.types.messages import Command, DrainShard, SendReport, StopShard
+from tests.agent.rig import Rig, alive
 
 
 class Clock:
@@ -50,3 +51,16 @@ def test_a_moment_is_given_back_as_it_came() -> None:
     assert stamps.at_s(stamps.now()) == 500.0
     assert stamps.at_s(later(stamps.now(), 2.5)) == 502.5
     assert later("", 1.0) == later("nonsense", 1.0) == ""
+
+
+def test_an_agent_ends_an_engine_in_time_and_lets_it_drain_when_it_is_late(rig: Rig) -> None:
+    rig.start_agent().registered()
+    first, second = rig.ready(1), rig.ready(2)
+    (at,) = {e["at"].partition(" ")[0] for e in rig.control.events}
+    rig.stop(1, not_after=f"{at} 1.0")
+    assert rig.control.shard("alpha-1/0", "draining")["pid"] == first["pid"]
+    rig.stop(2, not_after=later(rig.control.events[-1]["at"], 600.0))
+    rig.control.shard("alpha-2/0", "stopped")
+    assert (alive(first["pid"]), alive(second["pid"])) == (True, False)
+    rig.stop(1)
+    rig.control.shard("alpha-1/0", "stopped")
