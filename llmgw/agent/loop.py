@@ -108,7 +108,7 @@ class Loop:
     async def obey(self, control: str, command: Command, extra: dict[str, Any]) -> None:
         """Returns when the command is journaled, or refused. `extra`: fields of it that a newer control sent (F56)."""
         event = orders.given(control, command, extra)
-        if self.following.keeps(self.state, control, command, extra, event.fresh_key):
+        if self.following.keeps(self.state, event):
             orders.foresee(self.state, event, self.journal)
             crash.here("start-kept")
             return
@@ -175,7 +175,7 @@ class Loop:
                 self.feed(item)
         for late in self.following.due(self.state):
             crash.here("start-due")
-            self.feed(self._looked(orders.given(*late)))
+            self.feed(self._looked(late))
 
     def _in_time(self, event: CommandReceived) -> CommandReceived:
         """Looked at last, when all that it waited for here is over."""

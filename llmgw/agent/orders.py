@@ -21,14 +21,12 @@ from llmgw.core.types.node import AgentState, CommandReceived
 from llmgw.core.types.record import Record
 
 
-def given(
-    control: str, command: Command, extra: dict[str, Any], fresh_key: str = ""
-) -> CommandReceived:
+def given(control: str, command: Command, extra: dict[str, Any]) -> CommandReceived:
     """`extra`: fields of it that a newer control sent (F56)."""
     return CommandReceived(
         command=command,
         control=control,
-        fresh_key=fresh_key or secrets.token_hex(32),
+        fresh_key=secrets.token_hex(32),
         extra={"start": extra} if extra else {},
     )
 

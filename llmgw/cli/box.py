@@ -274,8 +274,7 @@ def _here(peer: ask.Peer, pid: int) -> int:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
         return 0
-    if (
-        not words
-    ):  # its memory is gone: a zombie is over, one that has its files yet to close is not
+    if not words:
+        # Its memory is gone: a zombie is over, one that has its files yet to close is not.
         return 0 if state in (b"Z", b"X") else pid
     return pid if b"llmgw" in words else 0

@@ -226,8 +226,9 @@ class Control(Leads):
             raise
         except Exception as e:  # noqa: BLE001 - a bug in one pass must not end the routes and the sessions
             self._broken(e, asks)
-        self.fold(Answered(), now.mono)
-        self.rests.over()
+        if self.rests.any:
+            self.fold(Answered(), now.mono)
+            self.rests.over()
         for ask in asks:
             ask.answer()
 

@@ -43,6 +43,11 @@ class Rests:
         self._resting |= frozenset(demand.resting)
         return demand
 
+    @property
+    def any(self) -> bool:
+        """Something was taken."""
+        return bool(self._resting)
+
     def over(self) -> None:
         self._said_s, self._resting = inf, frozenset()
 

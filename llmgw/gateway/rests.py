@@ -21,6 +21,10 @@ class Rest:
         self.began = began
         self.version: int | None = None
 
+    @property
+    def until(self) -> float:
+        return self.began + (REST_S if self.version is None else GATEWAY_GONE_S)
+
 
 class Rests:
     def __init__(self) -> None:
@@ -33,24 +37,23 @@ class Rests:
         self.replicas |= replicas
         return rest
 
-    def uses(self, version: int) -> None:
-        """That table is in use: in it is what came of the promises answered with it, or before it."""
-        self._keep([r for r in self._all if r.version is None or r.version > version])
+    def uses(self, version: int) -> bool:
+        """That table is in use: in it is what came of the promises answered with it, or before it.
 
-    def look(self, now: float) -> None:
+        Whether any is over, as of `look`.
+        """
+        return self._keep([r for r in self._all if r.version is None or r.version > version])
+
+    def look(self, now: float) -> bool:
         """Without an answer it is over as well: nothing that control orders by it is obeyed any more.
 
         An answered one waits for its table, as what is left of the old one may be on its way out; not for ever.
         """
-        self._keep(
-            [
-                r
-                for r in self._all
-                if now < r.began + (REST_S if r.version is None else GATEWAY_GONE_S)
-            ]
-        )
+        return self._keep([r for r in self._all if now < r.until])
 
-    def _keep(self, rests: list[Rest]) -> None:
-        if len(rests) < len(self._all):
-            self._all = rests
-            self.replicas = frozenset().union(*(r.replicas for r in rests))
+    def _keep(self, rests: list[Rest]) -> bool:
+        if len(rests) == len(self._all):
+            return False
+        self._all = rests
+        self.replicas = frozenset().union(*(r.replicas for r in rests))
+        return True

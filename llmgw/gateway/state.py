@@ -211,22 +211,18 @@ class Gateway:
         """What to tell it; with models that it is to make room for now, what is idle here rests until `answered`."""
         demand, now = replace(self.demand(), heard=control.heard), self.clock()
         able = control.up and control.heard and not control.still
-        news = not unserved <= control.knows
-        rest = (
-            self.fleet.rest(demand.in_flight, now)
-            if able and news and now >= control.spared_until
-            else None
-        )
-        return demand if rest is None else replace(
-            demand, resting=tuple(sorted(rest.replicas))
-        ), rest
+        if not able or unserved <= control.knows or now < control.spared_until:
+            return demand, None
+        rest = self.fleet.rest(demand.in_flight, now)
+        if rest is None:
+            return demand, None
+        return replace(demand, resting=tuple(sorted(rest.replicas))), rest
 
     def answered(self, rest: Rest, version: int) -> None:
         """It is over with that table."""
         rest.version = version
         table = self.fleet.table
-        if table is not None:
-            self.fleet.rests.uses(table.version)
+        if table is not None and self.fleet.rests.uses(table.version):
             self._rested()
 
     def _rested(self) -> None:
@@ -241,8 +237,8 @@ class Gateway:
         now = self.now = self.clock()
         self.common.alive(now)
         self.fleet.word.look(now)
-        if not stood:  # else what lies in the sockets is older than the clock: it is read first
-            self.fleet.rests.look(now)
+        # After a stop what lies in the sockets is older than the clock: it is read first.
+        if not stood and self.fleet.rests.look(now):
             self._rested()
         for target in tuple(self.fleet.targets.values()):
             for _ in target.watch(now):

@@ -12,11 +12,12 @@ from llmgw.core.check import violations
 from llmgw.core.place import start_message
 from llmgw.core.reconcile.decide import decide
 from llmgw.core.reconcile.observe import observe
-from llmgw.core.supervise.commands import intended
+from llmgw.core.supervise.commands import intended, target
 from llmgw.core.supervise.follow import Following, follows
 from llmgw.core.types.catalog import Catalog, Scaling
 from llmgw.core.types.messages import (
     Capacity,
+    Command,
     DrainShard,
     Resources,
     SendReport,
@@ -264,10 +265,14 @@ def stopping() -> Bench:
     return Bench().start(gpus=("GPU-0",)).spawned().probe().stop()
 
 
+def given(command: Command) -> CommandReceived:
+    return CommandReceived(command=command, control=C1)
+
+
 def kept(b: Bench, *orders: Start) -> Following:
     there = Following()
     for order in orders:
-        assert there.keeps(b.state, C1, order, {})
+        assert there.keeps(b.state, given(order))
     return there
 
 
@@ -280,9 +285,9 @@ def test_it_is_kept_until_the_other_has_ended_and_comes_out_once() -> None:
     for _ in range(4):
         b.memory(0)
     (late,) = there.due(b.state)
-    assert (late.control, late.start.shard) == (C1, "alpha-2/0")
+    assert (late.control, target(late.command)[0]) == (C1, "alpha-2/0")
     assert there.due(b.state) == []
-    b.command(late.start)
+    b.command(late.command)
     assert b.state.records["alpha-2/0", "inc-2"].start.after == ()
 
 
@@ -309,7 +314,7 @@ def test_what_does_not_end_is_not_waited_for_and_the_no_says_so() -> None:
         b.tree(4711, after_s=20.0).tick(20.0)
     assert "stuck: " in (b.record.error or "")
     (late,) = there.due(b.state)
-    reason, resource, why = b.command(late.start).refusal()
+    reason, resource, why = b.command(late.command).refusal()
     assert (reason, resource) == ("gpu_held", "gpu GPU-0")
     assert "alpha-1/0" in why
 
@@ -319,8 +324,8 @@ def test_a_newer_order_about_it_takes_its_place() -> None:
     about: dict[str, Any] = {"shard": "alpha-2/0", "incarnation": "inc-2", "reason": "t"}
     for newer in (StopShard(**about), DrainShard(**about)):
         there = kept(b, on_gpu(2, after=AFTER))
-        assert not there.keeps(b.state, C1, SendReport(), {})
-        assert not there.keeps(b.state, C1, newer, {})
+        assert not there.keeps(b.state, given(SendReport()))
+        assert not there.keeps(b.state, given(newer))
         b2 = stopping().exited(0).tree()
         for _ in range(4):
             b2.memory(0)
@@ -345,7 +350,7 @@ def test_of_a_session_that_is_over_it_is_refused_when_it_comes() -> None:
 
 
 def test_nothing_is_kept_that_follows_nobody() -> None:
-    assert not Following().keeps(Bench().state, C1, start(2), {})
+    assert not Following().keeps(Bench().state, given(start(2)))
     assert BIG.profiles[0].gpu_memory_bytes == 24 * GIB
 
 
@@ -360,7 +365,7 @@ def test_what_a_kept_start_will_be_journaled_as_is_known_before_its_turn() -> No
     following = Following()
     assert following.keys == frozenset()
     bench.start().spawned().stop()
-    assert following.keeps(bench.state, C1, order, {})
+    assert following.keeps(bench.state, event)
     assert following.keys == {("alpha-2/0", "inc-2")}
     (write, *_) = bench(event).effects
     assert write == WriteRecord(said)

@@ -135,24 +135,23 @@ class Agent(Process):
 
     def command(self, control: str, command: Command) -> None:
         assert self.state is not None
-        if self.following.keeps(self.state, control, command, {}):
+        event = n.CommandReceived(command=command, control=control, fresh_key="key")
+        if self.following.keeps(self.state, event):
             self.sim.say(self.facts.node, "start is kept", getattr(command, "shard", ""))
             return
-        self._ordered(control, command)
+        self._ordered(event)
 
-    def _ordered(self, control: str, command: Command) -> None:
-        busy = {}
+    def _ordered(self, event: n.CommandReceived) -> None:
+        command, busy = event.command, {}
         if isinstance(command, Start):
             there = self.host.listener(command.port)
             busy = {command.port: f"pid {there.pid}"} if there is not None else {}
-        self.feed(
-            n.CommandReceived(command=command, control=control, ports_busy=busy, fresh_key="key")
-        )
+        self.feed(replace(event, ports_busy=busy))
 
     def _wind(self) -> None:
         """Ask for a Tick when one is due."""
         for late in self.following.due(self.state) if self.state is not None else ():
-            self._ordered(late.control, late.start)
+            self._ordered(late)
         if self.state is None:
             return
         due = next_due(self.state)

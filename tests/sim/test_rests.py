@@ -72,16 +72,16 @@ class Prompt(given.Rests):
         return super().begin(replicas, now * SLOW)
 
     @override
-    def look(self, now: float) -> None:
-        super().look(now * SLOW)
+    def look(self, now: float) -> bool:
+        return super().look(now * SLOW)
 
 
 class RestsNot(given.Rests):
     """A gateway that says it, and goes on asking what it said it would leave alone."""
 
     @override
-    def look(self, now: float) -> None:
-        self._keep([])
+    def look(self, now: float) -> bool:
+        return self._keep([])
 
 
 class TakesAll(taken.Rests):

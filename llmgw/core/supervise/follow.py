@@ -6,27 +6,16 @@ session, fence, claims, ports and room looked at as ever. May not decide whether
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from llmgw.core.supervise.commands import target
 from llmgw.core.types.messages import Command, SendReport, Start
-from llmgw.core.types.node import AgentState
+from llmgw.core.types.node import AgentState, CommandReceived
 from llmgw.core.types.record import STUCK, Key, Record
 
 
-class Late(NamedTuple):
-    control: str
-    start: Start
-    extra: dict[str, Any]
-    #: of the order, once it comes
-    fresh_key: str = ""
-
-
-def follows(state: AgentState, start: Start) -> bool:
+def follows(state: AgentState, command: Command) -> bool:
     """Whether one of those it was ordered with is still on its way out, as far as that is in anybody's hands."""
-    return any(
-        record is not None and _leaves(record) for record in map(state.records.get, start.after)
-    )
+    after = command.after if isinstance(command, Start) else ()
+    return any(record is not None and _leaves(record) for record in map(state.records.get, after))
 
 
 def _leaves(record: Record) -> bool:
@@ -40,31 +29,25 @@ class Following:
     """Those of one agent process; they end with it, or with the session they came in."""
 
     def __init__(self) -> None:
-        self._late: list[Late] = []
+        self._late: list[CommandReceived] = []
 
     @property
     def keys(self) -> frozenset[Key]:
-        return frozenset(target(x.start) for x in self._late)
+        return frozenset(target(x.command) for x in self._late)
 
-    def keeps(
-        self,
-        state: AgentState,
-        control: str,
-        command: Command,
-        extra: dict[str, Any],
-        fresh_key: str = "",
-    ) -> bool:
+    def keeps(self, state: AgentState, event: CommandReceived) -> bool:
         """Whether it is kept back. Any newer order about the same shard takes its place."""
+        command = event.command
         if not isinstance(command, SendReport):
-            self._late = [x for x in self._late if target(x.start) != target(command)]
-        if not isinstance(command, Start) or not follows(state, command):
+            self._late = [x for x in self._late if target(x.command) != target(command)]
+        if not follows(state, command):
             return False
-        self._late.append(Late(control, command, extra, fresh_key))
+        self._late.append(event)
         return True
 
-    def due(self, state: AgentState) -> list[Late]:
+    def due(self, state: AgentState) -> list[CommandReceived]:
         """Those that wait for nobody any more, each once, in their order."""
-        due = [x for x in self._late if not follows(state, x.start)]
+        due = [x for x in self._late if not follows(state, x.command)]
         if due:
             self._late = [x for x in self._late if x not in due]
         return due
